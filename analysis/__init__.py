@@ -1,0 +1,1 @@
+"""Reads run records, and nothing else: load, tables, figures. Imports no torch."""

@@ -1,0 +1,103 @@
+"""What a run came to: a short table, and its reward curve as a picture."""
+
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+from analysis.load import Run
+
+
+def accuracy_key(run: Run) -> str | None:
+    """TRL's name for the mean of the accuracy reward, whichever of the accuracies the recipe uses."""
+    for name in run.manifest["recipe"]["rewards"]:
+        if name.startswith("accuracy"):
+            return f"rewards/{name}/mean"
+    return None
+
+
+def summarize(run: Run) -> dict:
+    """The run's figures; None where the record does not hold one.
+
+    tokens_per_second counts completion tokens of all ranks over the wall time of the steps after the first, which
+    carries compilation and other first-time costs. phase_shares are over training steps, mean over the ranks.
+    """
+    steps, evaluations, key = run.train_steps(), run.evaluations(), accuracy_key(run)
+    timed = [row for row in steps[1:] if row.get("seconds")]
+    seconds = sum(row["seconds"] for row in timed)
+    final = steps[-1]["step"] if steps else 0
+    before = [row.get(key) for row in evaluations if row["step"] == 0]
+    after = [row.get(key) for row in evaluations if row["step"] == final and final > 0]
+    problems = (run.manifest.get("data") or {}).get("eval") or {}
+    return {
+        "status": run.status,
+        "recipe": run.manifest["recipe"]["name"],
+        "arm": run.manifest["recipe"]["recipe"]["arm"],
+        "seed": run.manifest["seed"],
+        "steps": final,
+        "held_out_problems": problems.get("kept_rows"),
+        "accuracy_before": before[-1] if before else None,
+        "accuracy_after": after[-1] if after else None,
+        "median_step_seconds": median(row["seconds"] for row in timed) if timed else None,
+        "tokens_per_second": sum(row["completion_tokens"] for row in timed) / seconds if seconds else None,
+        "phase_shares": phase_shares(run),
+        "torn_lines": run.torn_lines,
+    }
+
+
+def phase_shares(run: Run) -> dict[str, float]:
+    """Each phase's share of the time of the training steps after the first, mean over ranks, largest first."""
+    totals: dict[str, float] = defaultdict(float)
+    for intervals in run.phases.values():
+        for interval in intervals:
+            if interval["split"] == "train" and interval["step"] > 1:
+                totals[interval["phase"]] += interval["seconds"]
+    everything = sum(totals.values())
+    return {phase: total / everything for phase, total in sorted(totals.items(), key=lambda item: -item[1])} if everything else {}
+
+
+def table(run: Run) -> str:
+    """The summary as text for a terminal."""
+    figures = summarize(run)
+
+    def number(value, form: str, unit: str = "") -> str:
+        return "-" if value is None else format(value, form) + unit
+
+    rows = [
+        ("run", f"{figures['recipe']} ({figures['arm']}), seed {figures['seed']}, {figures['status']}"),
+        ("held-out accuracy before", number(figures["accuracy_before"], ".3f")),
+        ("held-out accuracy after", number(figures["accuracy_after"], ".3f", f"  ({figures['held_out_problems']} problems)")),
+        ("steps", number(figures["steps"], "d", f", median {number(figures['median_step_seconds'], '.2f', ' s')}")),
+        ("completion tokens/s", number(figures["tokens_per_second"], ".0f")),
+    ]
+    rows += [
+        ("time in " + phase.replace("_", " + "), f"{share:6.1%}") for phase, share in figures["phase_shares"].items() if share >= 0.001
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)
+
+
+def draw_reward_curve(run: Run, path: Path) -> Path:
+    """Training reward per step, and the held-out accuracy before and after, as a PNG. Returns its path."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    steps, key = run.train_steps(), accuracy_key(run)
+    points = [(row["step"], row["reward"]) for row in steps if row.get("reward") is not None]
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    axes.plot([step for step, _ in points], [reward for _, reward in points], color="#1f77b4", label="training reward (mean of a step)")
+    if key:
+        held_out = [(row["step"], row[key]) for row in run.evaluations() if row.get(key) is not None]
+        axes.plot(
+            [step for step, _ in held_out], [value for _, value in held_out], "o--", color="#d62728", label="held-out accuracy",
+        )  # fmt: skip
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("reward, accuracy (0 to 1)" if len(run.manifest["recipe"]["rewards"]) == 1 else "reward (weighted sum)")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    axes.set_title(f"{run.manifest['recipe']['name']}, seed {run.manifest['seed']}")
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return path

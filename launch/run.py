@@ -1,0 +1,171 @@
+"""Starts a checked recipe, follows its record, and sees to it that nothing is left when it ends."""
+
+import ctypes
+import os
+import platform
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from launch.command import command, environment
+from launch.derived import derive
+from launch.progress import Progress
+from launch.recipe import ROOT, recipe_hash
+from record import RunFolder, utc_now
+
+FINISHED, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def git_state() -> dict:
+    """The commit, and whether the tree differs from it; nulls outside a git checkout."""
+
+    def git(*arguments):
+        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    return {"commit": commit, "dirty": bool(git("status", "--porcelain")) if commit else None}
+
+
+def make_run_folder(recipe: dict, runs: Path, overrides: list[str]) -> RunFolder:
+    """Makes runs/<recipe>/<utc>-<sha7>-s<seed>/ with the manifest as far as it is known before the start.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
+    git = git_state()
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    name = f"{stamp}-{(git['commit'] or 'nogit')[:7]}-s{recipe['grpo']['seed']}"
+    path, suffix = runs / recipe["name"] / name, 1
+    while path.exists():
+        suffix += 1
+        path = runs / recipe["name"] / f"{name}-{suffix}"
+    path.mkdir(parents=True)
+    folder = RunFolder(path)
+    folder.logs_path.mkdir()
+    variables = environment(recipe, path)
+    folder.update(
+        recipe=recipe,
+        recipe_hash=recipe_hash(recipe),
+        overrides=overrides,
+        derived=derive(recipe),
+        seed=recipe["grpo"]["seed"],
+        argv=sys.argv,
+        command=shlex.join(command(recipe, path)),
+        environment={name: value for name, (value, _) in variables.items()}
+        | {name: os.environ[name] for name in os.environ if name.startswith(("NCCL_", "GLOO_", "VLLM_", "OMP_", "ACCELERATE_"))},
+        git=git,
+        host={"machine": platform.machine(), "cpus": os.cpu_count(), "memory_bytes": psutil.virtual_memory().total},
+        start=utc_now(),
+        end=None,
+        exit={"status": "running", "cause": None},
+    )
+    return folder
+
+
+def run(recipe: dict, runs: Path, overrides: list[str]) -> tuple[int, RunFolder]:
+    """Runs a checked recipe to its end. Returns the exit code (0 finished, 1 failed, 2 refused by a rank before any
+    engine, 130 interrupted) and the run's folder. No process that it started is alive afterwards."""
+    folder = make_run_folder(recipe, runs, overrides)
+    variables = {name: value for name, (value, _) in environment(recipe, folder.path).items()}
+    progress = Progress(folder, recipe)
+    print(f"run record: {folder.path}", flush=True)
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # a rank whose parent dies becomes ours, and is found below
+    asked_to_stop: list[int] = []
+    previous = {
+        number: signal.signal(number, lambda received, _frame: asked_to_stop.append(received))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        with open(folder.logs_path / "torchrun.log", "wb") as log:
+            process = subprocess.Popen(
+                command(recipe, folder.path), cwd=ROOT, env=os.environ | variables, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True,  # a Ctrl-C reaches the launcher alone, which stops the ranks in order
+                preexec_fn=_die_with_parent,
+            )  # fmt: skip
+        told = False
+        while process.poll() is None:
+            progress.follow()
+            if asked_to_stop and not told:
+                progress.say(f"{signal.Signals(asked_to_stop[0]).name}: stopping the ranks (again to kill them)")
+                process.terminate()
+                told = True
+            elif len(asked_to_stop) > 1:
+                break
+            time.sleep(0.2)
+    finally:
+        _stop_descendants(grace_seconds=0 if len(asked_to_stop) > 1 else 10)
+        progress.follow()
+        progress.close()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    return _conclude(folder, process.returncode, asked_to_stop), folder
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _stop_descendants(grace_seconds: float) -> None:
+    """Waits for what torchrun left (wandb's uploader, for one), then ends it."""
+    alive = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs(alive, timeout=grace_seconds)
+    for stop in ("terminate", "kill"):
+        for child in alive:
+            try:
+                getattr(child, stop)()
+            except psutil.NoSuchProcess:
+                continue
+        _, alive = psutil.wait_procs(alive, timeout=5)
+
+
+def _conclude(folder: RunFolder, returncode: int | None, asked_to_stop: list[int]) -> int:
+    """Gives the record its exit status where the ranks could not, and says what happened."""
+    status = folder.manifest()["exit"]["status"]
+    if status == "finished":
+        if returncode:
+            print(f"warning: the run finished, then a rank crashed on its way out (exit code {returncode})", file=sys.stderr)
+        return FINISHED
+    if asked_to_stop:
+        folder.finish("interrupted", f"stopped by {signal.Signals(asked_to_stop[0]).name}")
+        print(f"interrupted; the record holds every finished step: {folder.path}", file=sys.stderr)
+        return INTERRUPTED if asked_to_stop[0] == signal.SIGINT else 128 + asked_to_stop[0]
+    errors = folder.errors()
+    refused = bool(errors) and errors[0]["kind"] == "Refused"
+    if errors:
+        cause = f"rank {errors[0]['rank']}: {errors[0]['kind']}: {errors[0]['message']}"
+    else:
+        cause = _killed_rank(folder) or f"torchrun ended with exit code {returncode}"
+    folder.finish("failed", cause)
+    print(f"failed: {cause}", file=sys.stderr)
+    if not refused:
+        print(f"the last lines of the logs in {folder.logs_path}:", file=sys.stderr)
+        print(_last_lines(folder), file=sys.stderr)
+    return REFUSED if refused else FAILED
+
+
+def _killed_rank(folder: RunFolder) -> str | None:
+    """torchrun's own word on a rank that died without leaving an error (a signal, the out-of-memory killer)."""
+    lines = (folder.logs_path / "torchrun.log").read_text(errors="replace").splitlines()
+    for line in lines:
+        if "failed (exitcode:" in line:
+            return line[line.index("failed (exitcode:") :].split(") of binary")[0].split(") local_rank")[0] + ")"
+    return None
+
+
+def _last_lines(folder: RunFolder, count: int = 15) -> str:
+    logs = [log for log in folder.logs_path.rglob("*") if log.is_file() and log.suffix in (".log",) and log.stat().st_size]
+    if not logs:
+        return "  (the logs are empty)"
+    newest = max(logs, key=lambda log: log.stat().st_mtime)
+    lines = newest.read_text(errors="replace").splitlines()[-count:]
+    return "\n".join([f"  {newest}", *(f"  | {line}" for line in lines)])

@@ -1,0 +1,16 @@
+"""The run record: the files that a run leaves in its folder, and how they are written and read.
+
+    manifest.json         what ran: recipe, arguments, versions, hardware, start, end, exit status
+    events.jsonl          one line a stage: model loaded, engines ready, trained, ...
+    metrics.jsonl         one line a step
+    phases.rank*.jsonl    what each rank was doing, and when
+    error.rank*.json      why a rank stopped, where one did
+
+`launch` makes the folder and has the last word on the exit status, `training` fills it, `analysis` reads it. This folder
+is all that they share. It imports the standard library alone.
+"""
+
+from record.files import LineFollower, LineWriter, clean, read_json, read_lines, utc_now, write_json
+from record.run import SCHEMA_VERSION, RunFolder
+
+__all__ = ["SCHEMA_VERSION", "LineFollower", "LineWriter", "RunFolder", "clean", "read_json", "read_lines", "utc_now", "write_json"]

@@ -1,0 +1,138 @@
+"""One rank of a run: `python -m training RUN_FOLDER`, started by torchrun (launch/command.py prints the command).
+
+It reads the resolved recipe from the folder's manifest, trains, and writes the record. It leaves out: checks of the
+recipe (launch/check.py), starting and stopping ranks (launch/run.py), tables and figures (analysis/).
+"""
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from record import LineWriter, RunFolder
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Stopped(BaseException):
+    """SIGTERM or SIGINT reached this rank. No Exception, so that no library swallows it."""
+
+
+def main() -> int:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # no rank outlives its torchrun
+    folder = RunFolder(Path(sys.argv[1]))
+    rank = int(os.environ["RANK"])
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    try:
+        train(folder, rank)
+    except Stopped as stopped:
+        return _leave(128 + stopped.args[0])
+    except Exception as error:
+        folder.write_error(rank, type(error).__name__, str(error), traceback.format_exc())
+        traceback.print_exc()
+        return _leave(1)
+    return _leave(0)
+
+
+def _stop(number, _frame):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough; torchrun kills what does not follow
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise Stopped(number)
+
+
+def _leave(code: int) -> int:
+    """Ends the rank at once. The record is written by now; the interpreter's own teardown of engines and process groups
+    has crashed finished runs (vLLM 16993) and hung failed ones (NCCL waits for ranks that are gone)."""
+    if "wandb" in sys.modules:
+        from training import tracking
+
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(10)  # wandb gets ten seconds; the record does not depend on it
+        tracking.finish(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def train(folder: RunFolder, rank: int) -> None:
+    """The run, from the recipe to the exit status.
+
+    Raises:
+        training.data.Refused: bad input, before any engine has started.
+    """
+    manifest = folder.manifest()
+    recipe = manifest["recipe"]
+    main_rank = rank == 0
+    from training.recording import Events, Recorder, hardware, software
+
+    events = Events(folder if main_rank else None)
+    events("ranks started")
+    logging.getLogger("transformers").setLevel(logging.WARNING)
+    import torch
+    from transformers import AutoTokenizer
+
+    from rewards import registry
+    from training import engine, tracking
+    from training.arguments import to_grpo_config
+    from training.data import Refused, load_split
+    from training.phases import PhaseClock
+    from training.trainer import RecordedGRPOTrainer
+
+    model = recipe["model"]
+    args = to_grpo_config(recipe, str(folder.path), ["wandb"])
+    if args.world_size != manifest["derived"]["ranks"]:
+        raise Refused(f"the recipe is for {manifest['derived']['ranks']} ranks, {args.world_size} were started")
+    tokenizer = AutoTokenizer.from_pretrained(
+        model["path"], revision=model["revision"], trust_remote_code=model["trust_remote_code"], padding_side="left"
+    )
+    with args.main_process_first(desc="reading the data"):
+        train_rows, train_report = load_split(recipe, recipe["data"]["train_split"], tokenizer)
+        eval_rows = eval_report = None
+        if recipe["data"]["eval_split"]:
+            eval_rows, eval_report = load_split(recipe, recipe["data"]["eval_split"], tokenizer)
+    rewards = [
+        registry.load(name, **{key: value for key, value in reward.items() if key != "weight"})
+        for name, reward in recipe["rewards"].items()
+    ]
+    events(f"data read: {train_report['kept_rows']} of {train_report['rows']} training problems", data=train_report)
+    if main_rank:
+        tracking.start(recipe, manifest["recipe_hash"], folder.path)
+        folder.update(
+            trl_arguments=args.to_dict(),
+            packages=software(),
+            hardware=hardware(),
+            data={"train": train_report, "eval": eval_report},
+        )
+
+    synchronize = torch.cuda.synchronize if torch.cuda.is_available() and not args.use_cpu else lambda: None
+    clock = PhaseClock(LineWriter(folder.phases_path(rank)), synchronize)
+    engine.install(clock, recipe["grpo"]["seed"])
+    with clock("other"):
+        trainer = RecordedGRPOTrainer(
+            clock=clock,
+            model=model["path"],
+            reward_funcs=rewards,
+            args=args,
+            train_dataset=train_rows,
+            eval_dataset=eval_rows,
+            processing_class=tokenizer,
+        )
+        writer = LineWriter(folder.metrics_path) if main_rank else None
+        trainer.add_callback(Recorder(writer, trainer, clock, manifest["derived"]["generation_batch"]))
+        events("model loaded, engines ready")
+        trainer.train()
+        events("trained", steps=trainer.state.global_step)
+        if eval_rows is not None:
+            trainer.evaluate()
+    trainer.accelerator.wait_for_everyone()
+    if main_rank:
+        folder.finish("finished")
+    events("finished")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The one seam to TRL's and vLLM's internals. Everything here reaches behind a public interface, for the pinned versions:
+
+    trl.trainer.grpo_trainer.VLLMGeneration    TRL builds it itself, by this name (TRL 1.16.0)
+    trl.generation.vllm_generation.LLM         it builds the engine by this name, with arguments that no option reaches
+    VLLMGeneration.sync_weights                writes parameter by parameter, which vLLM's CPU backend cannot take
+    llm_engine...model_runner                  the engine's model, for the sync on a CPU and to read the weights
+
+tests/training/test_engine.py fails when a new version moves any of them.
+"""
+
+import torch
+import trl.generation.vllm_generation as trl_generation
+import trl.trainer.grpo_trainer as trl_trainer
+from trl.generation.vllm_generation import VLLMGeneration
+
+from training.phases import PhaseClock
+
+
+def model_runner(llm):
+    """The worker's model runner of an in-process engine (vLLM's external launcher)."""
+    return llm.llm_engine.model_executor.driver_worker.model_runner
+
+
+def install(clock: PhaseClock, seed: int, engine_arguments: dict | None = None) -> None:
+    """Makes TRL build our engine instead of its own, for the next GRPOTrainer of this process.
+
+    Args:
+        clock: times the phases sync, wake and sleep.
+        seed: the run's seed. TRL seeds the engine with the index of its TP group alone, so that two runs with different
+            seeds sample with the same one (TRL 7040). Here it is `seed * 1,000,003 + index`: equal inside a TP group,
+            which must sample the same tokens (vLLM 15895), and different between groups and between runs.
+        engine_arguments: more arguments for vllm.LLM, over TRL's.
+    """
+    base = trl_generation.LLM if not hasattr(trl_generation.LLM, "trl_base") else trl_generation.LLM.trl_base
+
+    class TimedLLM(base):
+        trl_base = base
+
+        def __init__(self, **kwargs):
+            kwargs["seed"] = (seed * 1_000_003 + kwargs["seed"]) % 2**31
+            super().__init__(**(kwargs | (engine_arguments or {})))
+
+        def wake_up(self, *args, **kwargs):
+            with clock("wake"):
+                return super().wake_up(*args, **kwargs)
+
+        def sleep(self, *args, **kwargs):
+            with clock("sleep"):
+                return super().sleep(*args, **kwargs)
+
+    class Engine(VLLMGeneration):
+        def sync_weights(self):
+            with clock("sync"):
+                if self.mode == "colocate" and self.accelerator.device.type == "cpu":
+                    _reload_on_cpu(self)
+                else:
+                    super().sync_weights()
+
+    trl_generation.LLM = TimedLLM
+    trl_trainer.VLLMGeneration = Engine
+
+
+def _reload_on_cpu(engine: VLLMGeneration) -> None:
+    """Weight sync for vLLM's CPU backend, which repacks weights after loading so that they cannot be written in place.
+
+    `reload_weights` is vLLM's own way back through its loader. It takes the parameters one at a time (gathered from the
+    other ranks under ZeRO-3, a collective), and refuses names that it does not know.
+    """
+    with torch.no_grad():
+        model_runner(engine.llm).reload_weights(weights_iterator=engine._iter_named_params())
+    engine.llm.reset_prefix_cache()
+
+
+def engine_log_probs(engine: VLLMGeneration, prompt_ids: list[list[int]], completion_ids: list[list[int]]) -> list[list[float]]:
+    """Log-probabilities that the engine's own weights give to completions, by prefilling them (no sampling).
+
+    Returns one list a completion, one value a completion token, natural logarithm, at temperature 1.
+    """
+    from vllm import SamplingParams
+
+    params = SamplingParams(max_tokens=1, temperature=1.0, prompt_logprobs=0)
+    prompts = [{"prompt_token_ids": [*prompt, *completion]} for prompt, completion in zip(prompt_ids, completion_ids, strict=True)]
+    engine.llm.reset_prefix_cache()
+    outputs = engine.llm.generate(prompts, sampling_params=params, use_tqdm=False)
+    return [
+        [output.prompt_logprobs[len(prompt) + i][token].logprob for i, token in enumerate(completion)]
+        for output, prompt, completion in zip(outputs, prompt_ids, completion_ids, strict=True)
+    ]

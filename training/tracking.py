@@ -1,0 +1,28 @@
+"""wandb: one run a job, opened by rank 0, with the resolved recipe as its config. The record is the truth; this mirrors it."""
+
+from pathlib import Path
+
+
+def start(recipe: dict, recipe_hash: str, run_folder: Path) -> None:
+    """Opens the run before the trainer would, so that group, tags and the recipe are in it. Offline unless a key is set
+    (the launcher sets WANDB_MODE); transformers' own callback then finds the open run and logs into it."""
+    import wandb
+
+    tracking = recipe["tracking"]
+    wandb.init(
+        project=tracking["project"],
+        group=tracking["group"],
+        tags=tracking["tags"],
+        name=f"{recipe['name']}-{run_folder.name}",
+        dir=run_folder,
+        config={"recipe": recipe, "recipe_hash": recipe_hash},
+        settings=wandb.Settings(silent=True, console="off"),
+    )
+
+
+def finish(exit_code: int) -> None:
+    """Closes the run, if there is one in this process."""
+    import wandb
+
+    if wandb.run is not None:
+        wandb.finish(exit_code=exit_code, quiet=True)

@@ -1,0 +1,76 @@
+"""TRL's GRPOTrainer with a phase clock on it and a digest of its prompts. It changes nothing that it computes."""
+
+import functools
+import hashlib
+import json
+
+import torch
+from accelerate.utils import gather_object
+from trl import GRPOTrainer
+
+from training.phases import PhaseClock
+
+
+class RecordedGRPOTrainer(GRPOTrainer):
+    """GRPOTrainer whose phases are timed by `clock` (training/phases.py).
+
+    The barrier after generation costs nothing: TRL gathers the completions' lengths right there. It makes the wait for
+    the slowest rank visible instead of booking it on whatever comes next.
+    """
+
+    def __init__(self, *args, clock: PhaseClock, **kwargs):
+        self._clock = clock
+        super().__init__(*args, **kwargs)
+        self.reward_funcs = [
+            _timed(function, name, clock) for function, name in zip(self.reward_funcs, self.reward_func_names, strict=True)
+        ]
+
+    def training_step(self, *args, **kwargs):
+        self._clock.step = self.state.global_step + 1
+        with self._clock("forward_backward"):
+            return super().training_step(*args, **kwargs)
+
+    def evaluate(self, *args, **kwargs):
+        self._clock.split = "eval"
+        try:
+            return super().evaluate(*args, **kwargs)
+        finally:
+            self._clock.split = "train"
+
+    def _generate_and_score_completions(self, inputs):
+        mode = "train" if self.model.training else "eval"
+        digest = hashlib.sha256(json.dumps([row["prompt"] for row in inputs]).encode()).hexdigest()
+        self.prompts_sha256 = hashlib.sha256("".join(gather_object([digest])).encode()).hexdigest() if mode == "train" else None
+        with self._clock("other"):
+            return super()._generate_and_score_completions(inputs)
+
+    def _generate_single_turn(self, *args, **kwargs):
+        with self._clock("generate"):
+            generated = super()._generate_single_turn(*args, **kwargs)
+        with self._clock("wait"):
+            self.accelerator.wait_for_everyone()
+        return generated
+
+    def _calculate_rewards(self, *args, **kwargs):
+        with self._clock("wait"):  # the rewards interrupt it; what is left is the gathering
+            return super()._calculate_rewards(*args, **kwargs)
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        if torch.is_grad_enabled():
+            return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        with self._clock("score"):
+            return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+    def _save_checkpoint(self, *args, **kwargs):
+        with self._clock("save"):
+            return super()._save_checkpoint(*args, **kwargs)
+
+
+def _timed(function, name: str, clock: PhaseClock):
+    @functools.wraps(function)
+    def timed(*args, **kwargs):
+        with clock("grade"):
+            return function(*args, **kwargs)
+
+    timed.__name__ = name  # TRL logs a reward under its function's name
+    return timed
