@@ -73,7 +73,7 @@ def train(folder: RunFolder, rank: int) -> None:
     events("ranks started")
     logging.getLogger("transformers").setLevel(logging.WARNING)
     import torch
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PrinterCallback
 
     from rewards import registry
     from training import engine, tracking
@@ -110,7 +110,8 @@ def train(folder: RunFolder, rank: int) -> None:
 
     synchronize = torch.cuda.synchronize if torch.cuda.is_available() and not args.use_cpu else lambda: None
     clock = PhaseClock(LineWriter(folder.phases_path(rank)), synchronize)
-    engine.install(clock, recipe["grpo"]["seed"])
+    computes_in = "bfloat16" if args.bf16 else "float16" if args.fp16 else model["dtype"]
+    engine.install(clock, recipe["grpo"]["seed"], computes_in)
     with clock("other"):
         trainer = RecordedGRPOTrainer(
             clock=clock,
@@ -122,6 +123,7 @@ def train(folder: RunFolder, rank: int) -> None:
             processing_class=tokenizer,
         )
         writer = LineWriter(folder.metrics_path) if main_rank else None
+        trainer.remove_callback(PrinterCallback)  # the launcher prints from the record
         trainer.add_callback(Recorder(writer, trainer, clock, manifest["derived"]["generation_batch"]))
         events("model loaded, engines ready")
         trainer.train()

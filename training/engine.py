@@ -21,7 +21,7 @@ def model_runner(llm):
     return llm.llm_engine.model_executor.driver_worker.model_runner
 
 
-def install(clock: PhaseClock, seed: int, engine_arguments: dict | None = None) -> None:
+def install(clock: PhaseClock, seed: int, dtype: str, engine_arguments: dict | None = None) -> None:
     """Makes TRL build our engine instead of its own, for the next GRPOTrainer of this process.
 
     Args:
@@ -29,6 +29,8 @@ def install(clock: PhaseClock, seed: int, engine_arguments: dict | None = None) 
         seed: the run's seed. TRL seeds the engine with the index of its TP group alone, so that two runs with different
             seeds sample with the same one (TRL 7040). Here it is `seed * 1,000,003 + index`: equal inside a TP group,
             which must sample the same tokens (vLLM 15895), and different between groups and between runs.
+        dtype: what the engine computes in. vLLM would take what the checkpoint is stored in, which need not be what the
+            trainer computes in; the two would then sample from and train slightly different policies.
         engine_arguments: more arguments for vllm.LLM, over TRL's.
     """
     base = trl_generation.LLM if not hasattr(trl_generation.LLM, "trl_base") else trl_generation.LLM.trl_base
@@ -38,7 +40,7 @@ def install(clock: PhaseClock, seed: int, engine_arguments: dict | None = None) 
 
         def __init__(self, **kwargs):
             kwargs["seed"] = (seed * 1_000_003 + kwargs["seed"]) % 2**31
-            super().__init__(**(kwargs | (engine_arguments or {})))
+            super().__init__(**(kwargs | {"dtype": dtype} | (engine_arguments or {})))
 
         def wake_up(self, *args, **kwargs):
             with clock("wake"):
@@ -65,9 +67,20 @@ def _reload_on_cpu(engine: VLLMGeneration) -> None:
 
     `reload_weights` is vLLM's own way back through its loader. It takes the parameters one at a time (gathered from the
     other ranks under ZeRO-3, a collective), and refuses names that it does not know.
+
+    A head tied to the embedding needs one thing more. Its weight is the embedding's, which the reload replaces; but what
+    it multiplies with is a packed copy (dispatch_cpu_unquantized_gemm in vllm/model_executor/layers/utils.py), and the
+    reload leaves that as it was, warning only of a "ParallelLMHead: Failed to load weights". The engine would go on
+    sampling from new layers under the first checkpoint's head.
     """
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    runner = model_runner(engine.llm)
     with torch.no_grad():
-        model_runner(engine.llm).reload_weights(weights_iterator=engine._iter_named_params())
+        runner.reload_weights(weights_iterator=engine._iter_named_params())
+        for layer in runner.get_model().modules():
+            if isinstance(layer, ParallelLMHead):
+                layer.quant_method.process_weights_after_loading(layer)
     engine.llm.reset_prefix_cache()
 
 

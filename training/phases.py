@@ -36,7 +36,7 @@ class PhaseClock:
         self._writer = writer
         self._synchronize = synchronize
         self._stack: list[str] = []
-        self._started = 0.0
+        self._started, self._label = 0.0, (0, "train")
         self.step = 0
         self.split = "train"
 
@@ -65,8 +65,8 @@ class PhaseClock:
             self._writer.write(
                 {
                     "phase": self._stack[-1],
-                    "step": self.step,
-                    "split": self.split,
+                    "step": self._label[0],
+                    "split": self._label[1],
                     "start_unix_seconds": round(self._started, 6),
                     "seconds": round(now - self._started, 6),
                 }
@@ -75,4 +75,4 @@ class PhaseClock:
             self._stack.pop()
         else:
             self._stack.append(push)
-        self._started = now
+        self._started, self._label = now, (self.step, self.split)

@@ -33,7 +33,8 @@ class RecordedGRPOTrainer(GRPOTrainer):
     def evaluate(self, *args, **kwargs):
         self._clock.split = "eval"
         try:
-            return super().evaluate(*args, **kwargs)
+            with self._clock("other"):
+                return super().evaluate(*args, **kwargs)
         finally:
             self._clock.split = "train"
 
