@@ -377,6 +377,11 @@ def device(recipe) -> Iterator[Problem]:
         yield Problem("accelerate", recipe["accelerate"], "needs GPUs, and cluster.gpu is cpu", "use cpu or zero3_offload")
     if on_cpu and uses_vllm(recipe) and grpo["vllm_enable_sleep_mode"]:
         yield Problem("grpo.vllm_enable_sleep_mode", True, "vLLM has no sleep mode without a GPU", "set it to false")
+    batching = grpo.get("transformers_continuous_batching_config") or {}
+    if on_cpu and recipe["recipe"]["arm"] == "continuous_batching" and not {"num_blocks", "max_batch_tokens"} <= set(batching):
+        yield Problem("grpo.transformers_continuous_batching_config", batching or None,
+                      "must state num_blocks and max_batch_tokens without a GPU: transformers would size the cache by the "
+                      "host's whole memory, once for each rank", "such as {block_size: 16, num_blocks: 1024, max_batch_tokens: 2048}")  # fmt: skip
     if grpo.get("fp16") and grpo["bf16"]:
         yield Problem("grpo.fp16", True, "not together with bf16", "keep one of them")
     if on_cpu and grpo.get("fp16"):

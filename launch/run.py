@@ -148,8 +148,9 @@ def _conclude(folder: RunFolder, returncode: int | None, asked_to_stop: list[int
     folder.finish("failed", cause)
     print(f"failed: {cause}", file=sys.stderr)
     if not refused:
-        print(f"the last lines of the logs in {folder.logs_path}:", file=sys.stderr)
-        print(_last_lines(folder), file=sys.stderr)
+        shown = errors[0]["traceback"].splitlines() if errors else _log_lines(folder)
+        print("\n".join(f"  | {line}" for line in shown[-12:]), file=sys.stderr)
+        print(f"  the ranks' logs: {folder.logs_path}", file=sys.stderr)
     return REFUSED if refused else FAILED
 
 
@@ -162,10 +163,7 @@ def _killed_rank(folder: RunFolder) -> str | None:
     return None
 
 
-def _last_lines(folder: RunFolder, count: int = 15) -> str:
-    logs = [log for log in folder.logs_path.rglob("*") if log.is_file() and log.suffix in (".log",) and log.stat().st_size]
-    if not logs:
-        return "  (the logs are empty)"
-    newest = max(logs, key=lambda log: log.stat().st_mtime)
-    lines = newest.read_text(errors="replace").splitlines()[-count:]
-    return "\n".join([f"  {newest}", *(f"  | {line}" for line in lines)])
+def _log_lines(folder: RunFolder) -> list[str]:
+    """The lines of the rank's log that was written to last."""
+    logs = [log for log in folder.logs_path.rglob("std*.log") if log.stat().st_size]
+    return max(logs, key=lambda log: log.stat().st_mtime).read_text(errors="replace").splitlines() if logs else []

@@ -4,9 +4,15 @@
     trl.generation.vllm_generation.LLM         it builds the engine by this name, with arguments that no option reaches
     VLLMGeneration.sync_weights                writes parameter by parameter, which vLLM's CPU backend cannot take
     llm_engine...model_runner                  the engine's model, for the sync on a CPU and to read the weights
+    _CPUSHMDistributed.make_group_name         the shared memory of a TP group without a GPU (vLLM 0.31.0)
 
 tests/training/test_engine.py fails when a new version moves any of them.
 """
+
+import os
+import socket
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import torch
 import trl.generation.vllm_generation as trl_generation
@@ -51,6 +57,11 @@ def install(clock: PhaseClock, seed: int, dtype: str, engine_arguments: dict | N
                 return super().sleep(*args, **kwargs)
 
     class Engine(VLLMGeneration):
+        def _init_vllm(self):
+            on_cpu = self.mode == "colocate" and self.accelerator.device.type == "cpu"
+            with _private_shared_memory() if on_cpu else nullcontext():
+                super()._init_vllm()
+
         def sync_weights(self):
             with clock("sync"):
                 if self.mode == "colocate" and self.accelerator.device.type == "cpu":
@@ -62,11 +73,31 @@ def install(clock: PhaseClock, seed: int, dtype: str, engine_arguments: dict | N
     trl_trainer.VLLMGeneration = Engine
 
 
+@contextmanager
+def _private_shared_memory():
+    """Gives the shared memory of CPU tensor parallelism a name of this run and host, and unlinks it once it is mapped.
+
+    vLLM's own name is the same for every run of a machine, and stays in /dev/shm when a rank is killed: the next run then
+    cannot start ("create shm in SHMManager failed"). Across hosts the names now differ, and vLLM falls back to gloo.
+    """
+    from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
+
+    original = _CPUSHMDistributed.make_group_name
+    prefix = f"{socket.gethostname()}-{os.environ['MASTER_PORT']}"
+    _CPUSHMDistributed.make_group_name = staticmethod(lambda communicator: prefix + original(communicator).replace("/", ""))
+    try:
+        yield
+    finally:
+        _CPUSHMDistributed.make_group_name = staticmethod(original)
+        for path in Path("/dev/shm").glob(f"{prefix}-*-cpushm_*"):
+            path.unlink(missing_ok=True)
+
+
 def _reload_on_cpu(engine: VLLMGeneration) -> None:
     """Weight sync for vLLM's CPU backend, which repacks weights after loading so that they cannot be written in place.
 
-    `reload_weights` is vLLM's own way back through its loader. It takes the parameters one at a time (gathered from the
-    other ranks under ZeRO-3, a collective), and refuses names that it does not know.
+    `reload_weights` is vLLM's own way back through its loader. It keeps parameters until a layer has all of its own, and
+    ZeRO-3 takes a gathered parameter back as soon as the next one is asked for: hence the clones.
 
     A head tied to the embedding needs one thing more. Its weight is the embedding's, which the reload replaces; but what
     it multiplies with is a packed copy (dispatch_cpu_unquantized_gemm in vllm/model_executor/layers/utils.py), and the
@@ -77,7 +108,7 @@ def _reload_on_cpu(engine: VLLMGeneration) -> None:
 
     runner = model_runner(engine.llm)
     with torch.no_grad():
-        runner.reload_weights(weights_iterator=engine._iter_named_params())
+        runner.reload_weights(weights_iterator=((name, weight.clone()) for name, weight in engine._iter_named_params()))
         for layer in runner.get_model().modules():
             if isinstance(layer, ParallelLMHead):
                 layer.quant_method.process_weights_after_loading(layer)

@@ -46,8 +46,10 @@ class RecordedGRPOTrainer(GRPOTrainer):
             return super()._generate_and_score_completions(inputs)
 
     def _generate_single_turn(self, *args, **kwargs):
+        training = self.model.training
         with self._clock("generate"):
             generated = super()._generate_single_turn(*args, **kwargs)
+        self.model.train(training)  # TRL 1.16.0 leaves an evaluation in training mode after continuous batching
         with self._clock("wait"):
             self.accelerator.wait_for_everyone()
         return generated
