@@ -144,7 +144,7 @@ def _stated(text: str) -> str | None:
     if bold_spans and not bold_spans[-1].rstrip().endswith(":"):
         return bold_spans[-1]
     bare = text.strip()
-    if len(bare) <= BARE_MAX_CHARS and "\n" not in bare and len(_WORD.findall(_TEXT_COMMAND.sub("", bare))) <= 1:
+    if "boxed" not in bare and len(bare) <= BARE_MAX_CHARS and "\n" not in bare and len(_WORD.findall(_TEXT_COMMAND.sub("", bare))) <= 1:
         return bare
     return None
 
