@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launch.derived import derive, divisors
 from launch.problems import Problem, nearest
-from launch.recipe import MANAGED, ROOT, STATED, STATED_COLOCATED, STATED_WITH_VLLM, read_yaml, system_prompts
+from launch.recipe import MANAGED, ROOT, STATED, STATED_COLOCATED, STATED_WITH_VLLM, system_prompts, topology
 from launch.shapes import is_local, model_shape
 from rewards import registry
 
@@ -369,7 +369,7 @@ def sampling(recipe) -> Iterator[Problem]:
 @rule
 def device(recipe) -> Iterator[Problem]:
     grpo, on_cpu = recipe["grpo"], recipe["cluster"]["gpu"] == "cpu"
-    kind = read_yaml(ROOT / "accelerate_configs" / f"{recipe['accelerate']}.yaml")["distributed_type"]
+    kind = topology(recipe["accelerate"])["distributed_type"]
     if kind == "MULTI_CPU" and not on_cpu:
         yield Problem("accelerate", recipe["accelerate"], f"has no GPU, and cluster.gpu is {recipe['cluster']['gpu']}",
                       "use ddp, zero2 or zero3")  # fmt: skip

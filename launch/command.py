@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from launch.recipe import ROOT, read_yaml
+from launch.recipe import topology
 from launch.shapes import is_local
 
 
@@ -22,7 +22,6 @@ def environment(recipe: dict, run_folder: Path | None = None) -> dict[str, tuple
     if recipe["cluster"]["gpu"] == "cpu":
         threads = max(1, (os.cpu_count() or 1) // recipe["cluster"]["gpus_per_node"])
         table |= {
-            "ACCELERATE_USE_CPU": ("true", "accelerate would take a GPU if it saw one"),
             "CUDA_VISIBLE_DEVICES": ("", "the recipe says cpu"),
             "DS_ACCELERATOR": ("cpu", "DeepSpeed would look for CUDA"),
             "OMP_NUM_THREADS": (str(threads), "cores / ranks: more threads than cores fight each other"),
@@ -36,9 +35,8 @@ def environment(recipe: dict, run_folder: Path | None = None) -> dict[str, tuple
         table["VLLM_USE_FLASHINFER_SAMPLER"] = ("0", "flashinfer is not installed")
     if is_local(recipe["model"]["path"]) and is_local(recipe["data"]["path"]):
         table["HF_HUB_OFFLINE"] = ("1", "model and data are local files")
-    topology = read_yaml(ROOT / "accelerate_configs" / f"{recipe['accelerate']}.yaml")
-    if topology["distributed_type"] == "DEEPSPEED":
-        deepspeed = topology["deepspeed_config"]
+    deepspeed = topology(recipe["accelerate"]).get("deepspeed_config")
+    if deepspeed:
         # what `accelerate launch` sets for such a file (accelerate/utils/launch.py, prepare_deepspeed_cmd_env)
         table |= {
             "ACCELERATE_USE_DEEPSPEED": ("true", f"accelerate_configs/{recipe['accelerate']}.yaml"),

@@ -225,8 +225,8 @@ def system_prompts() -> dict[str, str]:
 
 
 def load(path: Path, overrides: list[str] = ()) -> dict:
-    """The resolved recipe: every field present, rewards as name -> {weight, parameters}, the system prompt's text, and
-    `name`, the file's stem.
+    """The resolved recipe: every field present, rewards as name -> {weight, parameters}, the system prompt's text,
+    DeepSpeed's configuration (null without it), and `name`, the file's stem: all that decides the run.
 
     Raises:
         RecipeError: with all problems of form at once; `launch.check.check` finds those across sections.
@@ -249,9 +249,22 @@ def load(path: Path, overrides: list[str] = ()) -> dict:
         key: value if isinstance(value, dict) else {"weight": value} for key, value in resolved["rewards"].items()
     }
     resolved["name"] = Path(path).stem
+    resolved["deepspeed"] = deepspeed_config(resolved["accelerate"])
     prompt = resolved["data"]["system_prompt"]
     resolved["system_prompt"] = system_prompts().get(prompt) if prompt else None  # the text itself decides, not its name
     return resolved
+
+
+def topology(accelerate: str) -> dict | None:
+    """The content of accelerate_configs/<accelerate>.yaml, or None if there is no such file."""
+    path = ROOT / "accelerate_configs" / f"{accelerate}.yaml"
+    return read_yaml(path) if path.is_file() else None
+
+
+def deepspeed_config(accelerate: str) -> dict | None:
+    """DeepSpeed's own configuration, from the file that the accelerate file names; None without DeepSpeed."""
+    section = (topology(accelerate) or {}).get("deepspeed_config")
+    return json.loads((ROOT / section["deepspeed_config_file"]).read_text()) if section else None
 
 
 def recipe_hash(resolved: dict) -> str:

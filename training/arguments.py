@@ -63,7 +63,7 @@ def to_grpo_config(recipe: dict, output_dir: str, report_to: list[str]):
     """
     from trl import GRPOConfig
 
-    model = recipe["model"]
+    model, on_cpu = recipe["model"], recipe["cluster"]["gpu"] == "cpu"
     return GRPOConfig(
         output_dir=output_dir,
         run_name=recipe["name"],
@@ -71,7 +71,9 @@ def to_grpo_config(recipe: dict, output_dir: str, report_to: list[str]):
         logging_steps=1,  # the record has a line for every step
         disable_tqdm=True,  # the launcher draws the progress, from the record
         eval_on_start=recipe["data"]["eval_split"] is not None,
-        use_cpu=recipe["cluster"]["gpu"] == "cpu",
+        # with use_cpu accelerate would ignore DeepSpeed, silently; no GPU is visible on a CPU run anyway
+        use_cpu=on_cpu and recipe["deepspeed"] is None,
+        ddp_backend="gloo" if on_cpu else None,
         trust_remote_code=model["trust_remote_code"],
         model_init_kwargs={
             "device_map": None,  # TRL's "auto" is refused under ZeRO-3 in a single process
