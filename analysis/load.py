@@ -47,5 +47,8 @@ def load_run(path: Path) -> Run:
         torn += bad
         return rows
 
-    phases = {int(file.stem.removeprefix("phases.rank")): lines(file) for file in sorted(folder.path.glob("phases.rank*.jsonl"))}
+    phases = {
+        int(file.stem.removeprefix("phases.rank")): lines(file)
+        for file in sorted(folder.path.glob("phases.rank*.jsonl"))
+    }
     return Run(folder.path, manifest, lines(folder.metrics_path), phases, lines(folder.events_path), torn)

@@ -52,7 +52,11 @@ def phase_shares(run: Run) -> dict[str, float]:
             if interval["split"] == "train" and interval["step"] > 1:
                 totals[interval["phase"]] += interval["seconds"]
     everything = sum(totals.values())
-    return {phase: total / everything for phase, total in sorted(totals.items(), key=lambda item: -item[1])} if everything else {}
+    return (
+        {phase: total / everything for phase, total in sorted(totals.items(), key=lambda item: -item[1])}
+        if everything
+        else {}
+    )
 
 
 def table(run: Run) -> str:
@@ -65,12 +69,17 @@ def table(run: Run) -> str:
     rows = [
         ("run", f"{figures['recipe']} ({figures['arm']}), seed {figures['seed']}, {figures['status']}"),
         ("held-out accuracy before", number(figures["accuracy_before"], ".3f")),
-        ("held-out accuracy after", number(figures["accuracy_after"], ".3f", f"  ({figures['held_out_problems']} problems)")),
+        (
+            "held-out accuracy after",
+            number(figures["accuracy_after"], ".3f", f"  ({figures['held_out_problems']} problems)"),
+        ),
         ("steps", number(figures["steps"], "d", f", median {number(figures['median_step_seconds'], '.2f', ' s')}")),
         ("completion tokens/s", number(figures["tokens_per_second"], ".0f")),
     ]
     rows += [
-        ("time in " + phase.replace("_", " + "), f"{share:6.1%}") for phase, share in figures["phase_shares"].items() if share >= 0.001
+        ("time in " + phase.replace("_", " + "), f"{share:6.1%}")
+        for phase, share in figures["phase_shares"].items()
+        if share >= 0.001
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)
@@ -86,14 +95,21 @@ def draw_reward_curve(run: Run, path: Path) -> Path:
     steps, key = run.train_steps(), accuracy_key(run)
     points = [(row["step"], row["reward"]) for row in steps if row.get("reward") is not None]
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    axes.plot([step for step, _ in points], [reward for _, reward in points], color="#1f77b4", label="training reward (mean of a step)")
+    axes.plot(
+        [step for step, _ in points],
+        [reward for _, reward in points],
+        color="#1f77b4",
+        label="training reward (mean of a step)",
+    )
     if key:
         held_out = [(row["step"], row[key]) for row in run.evaluations() if row.get(key) is not None]
         axes.plot(
             [step for step, _ in held_out], [value for _, value in held_out], "o--", color="#d62728", label="held-out accuracy",
         )  # fmt: skip
     axes.set_xlabel("optimizer step")
-    axes.set_ylabel("reward, accuracy (0 to 1)" if len(run.manifest["recipe"]["rewards"]) == 1 else "reward (weighted sum)")
+    axes.set_ylabel(
+        "reward, accuracy (0 to 1)" if len(run.manifest["recipe"]["rewards"]) == 1 else "reward (weighted sum)"
+    )
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")

@@ -13,4 +13,14 @@ is all that they share. It imports the standard library alone.
 from record.files import LineFollower, LineWriter, clean, read_json, read_lines, utc_now, write_json
 from record.run import SCHEMA_VERSION, RunFolder
 
-__all__ = ["SCHEMA_VERSION", "LineFollower", "LineWriter", "RunFolder", "clean", "read_json", "read_lines", "utc_now", "write_json"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "LineFollower",
+    "LineWriter",
+    "RunFolder",
+    "clean",
+    "read_json",
+    "read_lines",
+    "utc_now",
+    "write_json",
+]

@@ -25,7 +25,7 @@ def clean(value):
         return {str(key): clean(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [clean(item) for item in value]
-    if hasattr(value, "item") and getattr(value, "size", None) in (1, ()) or getattr(value, "ndim", None) == 0:
+    if (hasattr(value, "item") and getattr(value, "size", None) in (1, ())) or getattr(value, "ndim", None) == 0:
         return clean(value.item())
     return str(value)
 

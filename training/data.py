@@ -23,7 +23,9 @@ def load_split(recipe: dict, split: str, tokenizer) -> tuple[Dataset, dict]:
     rows = _read(data, split)
     for key in ("prompt_column", "gold_column"):
         if data[key] not in rows.column_names:
-            raise Refused(f"data.{key} = {data[key]!r}: not a column of the split {split}; they are {rows.column_names}")
+            raise Refused(
+                f"data.{key} = {data[key]!r}: not a column of the split {split}; they are {rows.column_names}"
+            )
     system = [{"role": "system", "content": recipe["system_prompt"]}] if recipe["system_prompt"] else []
 
     def convert(row):
@@ -61,12 +63,18 @@ def _read(data: dict, split: str) -> Dataset:
     try:
         if not path.startswith(("./", "/")):
             return load_dataset(path, data["config"], split=split, revision=data["revision"])
-        files = [Path(path)] if Path(path).is_file() else [Path(path) / f"{split}.{end}" for end in ("jsonl", "json", "parquet")]
+        files = (
+            [Path(path)]
+            if Path(path).is_file()
+            else [Path(path) / f"{split}.{end}" for end in ("jsonl", "json", "parquet")]
+        )
         file = next(file for file in files if file.is_file())
         if file.suffix == ".parquet":
             return Dataset.from_parquet(str(file), keep_in_memory=True)
         return Dataset.from_json(str(file), keep_in_memory=True)
     except StopIteration:
         raise Refused(f"data.path = {path!r}: no {split}.jsonl, .json or .parquet there") from None
-    except Exception as error:  # the hub, the network and the parsers have many errors; each means that the data is not there
+    except (
+        Exception
+    ) as error:  # the hub, the network and the parsers have many errors; each means that the data is not there
         raise Refused(f"data.path = {path!r}, split {split}: {type(error).__name__}: {error}") from error

@@ -84,7 +84,9 @@ def _private_shared_memory():
 
     original = _CPUSHMDistributed.make_group_name
     prefix = f"{socket.gethostname()}-{os.environ['MASTER_PORT']}"
-    _CPUSHMDistributed.make_group_name = staticmethod(lambda communicator: prefix + original(communicator).replace("/", ""))
+    _CPUSHMDistributed.make_group_name = staticmethod(
+        lambda communicator: prefix + original(communicator).replace("/", "")
+    )
     try:
         yield
     finally:
@@ -115,7 +117,9 @@ def _reload_on_cpu(engine: VLLMGeneration) -> None:
     engine.llm.reset_prefix_cache()
 
 
-def engine_log_probs(engine: VLLMGeneration, prompt_ids: list[list[int]], completion_ids: list[list[int]]) -> list[list[float]]:
+def engine_log_probs(
+    engine: VLLMGeneration, prompt_ids: list[list[int]], completion_ids: list[list[int]]
+) -> list[list[float]]:
     """Log-probabilities that the engine's own weights give to completions, by prefilling them (no sampling).
 
     Returns one list a completion, one value a completion token, natural logarithm, at temperature 1.
@@ -123,7 +127,10 @@ def engine_log_probs(engine: VLLMGeneration, prompt_ids: list[list[int]], comple
     from vllm import SamplingParams
 
     params = SamplingParams(max_tokens=1, temperature=1.0, prompt_logprobs=0)
-    prompts = [{"prompt_token_ids": [*prompt, *completion]} for prompt, completion in zip(prompt_ids, completion_ids, strict=True)]
+    prompts = [
+        {"prompt_token_ids": [*prompt, *completion]}
+        for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
+    ]
     engine.llm.reset_prefix_cache()
     outputs = engine.llm.generate(prompts, sampling_params=params, use_tqdm=False)
     return [

@@ -36,7 +36,9 @@ def hardware() -> dict:
         "kind": "cuda",
         "devices": [{"name": item.name, "memory_bytes": item.total_memory} for item in properties],
         "cuda": torch.version.cuda,
-        "peer_access": [[a == b or torch.cuda.can_device_access_peer(a, b) for b in range(count)] for a in range(count)],
+        "peer_access": [
+            [a == b or torch.cuda.can_device_access_peer(a, b) for b in range(count)] for a in range(count)
+        ],
     }
 
 

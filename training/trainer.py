@@ -22,7 +22,8 @@ class RecordedGRPOTrainer(GRPOTrainer):
         self._clock = clock
         super().__init__(*args, **kwargs)
         self.reward_funcs = [
-            _timed(function, name, clock) for function, name in zip(self.reward_funcs, self.reward_func_names, strict=True)
+            _timed(function, name, clock)
+            for function, name in zip(self.reward_funcs, self.reward_func_names, strict=True)
         ]
 
     def training_step(self, *args, **kwargs):
@@ -41,7 +42,9 @@ class RecordedGRPOTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs):
         mode = "train" if self.model.training else "eval"
         digest = hashlib.sha256(json.dumps([row["prompt"] for row in inputs]).encode()).hexdigest()
-        self.prompts_sha256 = hashlib.sha256("".join(gather_object([digest])).encode()).hexdigest() if mode == "train" else None
+        self.prompts_sha256 = (
+            hashlib.sha256("".join(gather_object([digest])).encode()).hexdigest() if mode == "train" else None
+        )
         with self._clock("other"):
             return super()._generate_and_score_completions(inputs)
 
