@@ -31,20 +31,28 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
     def follow(self) -> None:
-        for event in self._events.read():
-            if event.get("steps"):
-                self._steps = event["steps"]
-            self.say(f"[{event['seconds']:6.1f} s] {event['event']}")
-        for row in self._metrics.read():
-            if row["split"] != "train":
-                continue
-            reward = row.get("reward")
-            text = f"reward {reward:.3f}" if reward is not None else "no reward"
-            if self._bar:
-                self._bar.update(self._task, completed=row["step"], total=self._steps, description=text)
+        """Says what is new: events, held-out results and steps, in the order in which they happened."""
+        rows = self._events.read() + self._metrics.read()
+        for row in sorted(rows, key=lambda row: row["unix_seconds"]):
+            if "event" in row:
+                self._steps = row.get("steps", self._steps)
+                self.say(f"[{row['seconds']:6.1f} s] {row['event']}")
+            elif row["split"] == "eval":
+                self.say(f"held-out problems at step {row['step']}: reward {_number(row.get('reward'))}")
             else:
-                self.say(f"step {row['step']}/{self._steps or '?'}  {text}  {row['seconds']:.2f} s  {row['tokens']} tokens")
+                self._step(row)
+
+    def _step(self, row: dict) -> None:
+        reward = f"reward {_number(row.get('reward'))}"
+        if self._bar:
+            self._bar.update(self._task, completed=row["step"], total=self._steps, description=reward)
+        else:
+            self.say(f"step {row['step']}/{self._steps or '?'}  {reward}  {row['seconds']:.2f} s  {row['tokens']} tokens")
 
     def close(self) -> None:
         if self._bar:
             self._bar.stop()
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -52,7 +52,7 @@ class RunFolder:
         return manifest
 
     def update(self, **fields) -> dict:
-        """Replaces top-level fields of the manifest. One process at a time: the launcher before and after, rank 0 in between."""
+        """Replaces top-level fields of the manifest. One process at a time: the launcher before and after the ranks."""
         manifest = self.manifest() if self.manifest_path.exists() else {"schema_version": SCHEMA_VERSION}
         manifest.update(fields)
         write_json(self.manifest_path, manifest)

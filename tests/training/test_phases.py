@@ -1,3 +1,4 @@
+import itertools
 import time
 
 import pytest
@@ -23,7 +24,7 @@ def test_an_inner_phase_interrupts_the_outer_one_and_nothing_is_counted_twice(tm
 
     rows = clocked(tmp_path, body)
     assert [row["phase"] for row in rows] == ["generate", "sync", "generate"]
-    for earlier, later in zip(rows, rows[1:], strict=False):
+    for earlier, later in itertools.pairwise(rows):
         assert later["start_unix_seconds"] == pytest.approx(
             earlier["start_unix_seconds"] + earlier["seconds"], abs=2e-6
         )

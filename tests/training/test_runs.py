@@ -1,5 +1,6 @@
 """Real runs, whole: TRL, vLLM and DeepSpeed under torchrun, two ranks or one, without a GPU."""
 
+import itertools
 import json
 import os
 import signal
@@ -71,7 +72,7 @@ def test_a_run_finishes_with_a_whole_record_and_nothing_left(outcomes, case):
 @pytest.mark.parametrize("case", CASES)
 def test_the_phases_of_a_rank_never_overlap_and_cover_its_time(outcomes, case):
     for rank, intervals in outcomes(case).run.phases.items():
-        for earlier, later in zip(intervals, intervals[1:], strict=False):
+        for earlier, later in itertools.pairwise(intervals):
             gap = later["start_unix_seconds"] - (earlier["start_unix_seconds"] + earlier["seconds"])
             assert abs(gap) < 1e-4, f"rank {rank}: {earlier} then {later}"
         counted = {interval["phase"] for interval in intervals if interval["split"] == "train"}
@@ -123,7 +124,7 @@ def test_another_seed_is_another_run_on_other_prompts_and_samples(outcomes, tmp_
     mine, theirs = outcomes("two ranks").run.train_steps(), other.run.train_steps()
     assert all(a["prompts_sha256"] != b["prompts_sha256"] for a, b in zip(mine, theirs, strict=True))
     # the held-out problems are the same, and so are the weights: only the engines' seeds differ
-    before = [row for row in outcomes("two ranks").run.evaluations() if row["step"] == 0][0]
+    before = next(row for row in outcomes("two ranks").run.evaluations() if row["step"] == 0)
     assert before["completions/mean_length"] != other.run.evaluations()[0]["completions/mean_length"]
 
 
