@@ -2,7 +2,7 @@
 
     pip install reasoning-gym==0.1.25
     python -m tiny.make_data            # writes tiny/data/{train,test}.jsonl
-    python -m tiny.make_data --check    # makes them again and compares with the committed files; exit 1 where they differ
+    python -m tiny.make_data --check    # compares the committed files with what it would write; exit 1 if they differ
 
 reasoning-gym is needed for this alone: the files it made are committed. Each line has `problem` (the user message) and
 `answer` (the gold, an integer as text).
@@ -11,6 +11,7 @@ reasoning-gym is needed for this alone: the files it made are committed. Each li
 import argparse
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 DATA = Path(__file__).parent / "data"
@@ -55,10 +56,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the committed files differ")
     check = parser.parse_args().check
 
-    from importlib.metadata import version
-
-    if version("reasoning-gym") != REASONING_GYM_VERSION:
-        sys.exit(f"reasoning-gym {version('reasoning-gym')} is installed; the data are made with {REASONING_GYM_VERSION}")
+    if (installed := version("reasoning-gym")) != REASONING_GYM_VERSION:
+        sys.exit(f"reasoning-gym {installed} is installed; the data are made with {REASONING_GYM_VERSION}")
     differing = 0
     for split, rows in make().items():
         path, text = DATA / f"{split}.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
@@ -67,7 +66,7 @@ def main() -> int:
             path.write_text(text)
         same = path.exists() and path.read_text() == text
         differing += not same
-        print(f"{path}: {len(rows)} problems, {'as made' if same else 'DIFFERS from what this script makes'}")
+        print(f"{path.name}: {len(rows)} problems, {'as made' if same else 'DIFFERS from what this script makes'}")
     return 1 if differing else 0
 
 

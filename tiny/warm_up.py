@@ -13,27 +13,24 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean as mean
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from tiny.demonstrations import SYSTEM_PROMPT, boxed, draw, step_by_step
 from tiny.make_data import DATA
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 SEED = 0
-STEPS = 600
+STEPS = 1000
 BATCH_DEMONSTRATIONS = 64
 PEAK_LEARNING_RATE = 3e-3
-STEP_BY_STEP_SHARE = 0.4  # in the last third; before, all demonstrations are worked, for that is what takes long to learn
-VOCABULARY_TOKENS = 384  # at most: 256 bytes, 3 special tokens, and merges for the words of the prompts
-SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-# A word with the space or backslash before it, one digit, a run of signs with the space before it, white space.
-PIECES = r"[ \\]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s"
+# In the last third of the steps. Before, all demonstrations are worked: that is what takes long to learn.
+STEP_BY_STEP_SHARE = 0.4
+VOCABULARY_TOKENS = 384  # at most: 256 bytes, 3 special tokens, and merges for what the prompts and demonstrations hold
+CONTEXT_TOKENS = 512
 CHAT_TEMPLATE = (
     "{%- if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\n" + SYSTEM_PROMPT.replace("\\", "\\\\")
     + "<|im_end|>\\n' }}{% endif %}"
@@ -54,36 +51,19 @@ def messages(problem: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": problem}]
 
 
-def build_tokenizer(rows: list[dict[str, str]]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE, so that it covers any text, trained on the prompts and demonstrations of `rows`."""
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(PIECES), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-    bpe.decoder = decoders.ByteLevel()
+def build_tokenizer(rows: list[dict[str, str]]) -> Qwen2Tokenizer:
+    """Qwen2's byte-level BPE, so that it covers any text, with a vocabulary made for the prompts and demonstrations."""
     text = [f"{SYSTEM_PROMPT}system\nuser\nassistant\n"]
     text += [part for row in rows for part in (row["problem"], step_by_step(**row))]
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_TOKENS,
-        special_tokens=SPECIAL_TOKENS,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+    tokenizer = Qwen2Tokenizer(padding_side="left", model_max_length=CONTEXT_TOKENS).train_new_from_iterator(
+        text, VOCABULARY_TOKENS, new_special_tokens=["<|im_start|>", "<|im_end|>"], show_progress=False
     )
-    bpe.train_from_iterator(text, trainer)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        extra_special_tokens=["<|im_start|>"],
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-        model_max_length=512,
-    )
+    tokenizer.eos_token = "<|im_end|>"
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+def build_model(tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:
     """A Qwen2 with random weights from torch's current seed. Head size 32: vLLM's CPU attention refuses some others."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -92,7 +72,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=512,
+        max_position_embeddings=CONTEXT_TOKENS,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -105,7 +85,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
     return model
 
 
-def make_batch(pairs: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> dict[str, torch.Tensor]:
+def make_batch(pairs: list[tuple[str, str]], tokenizer: Qwen2Tokenizer) -> dict[str, torch.Tensor]:
     """Right-padded `input_ids`, `attention_mask` and `labels` (-100 on prompt and padding), each (batch, tokens)."""
     prompts = [tokenizer.apply_chat_template(messages(p), add_generation_prompt=True)["input_ids"] for p, _ in pairs]
     completions = [tokenizer(c)["input_ids"] + [tokenizer.eos_token_id] for _, c in pairs]
@@ -121,14 +101,7 @@ def make_batch(pairs: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast)
     return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
 
-def warm_up(
-    model: Qwen2ForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    rows: list[dict[str, str]],
-    steps: int = STEPS,
-    share: float = STEP_BY_STEP_SHARE,
-    report: Callable[[str], None] = print,
-) -> None:
+def warm_up(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, rows: list[dict[str, str]], steps: int = STEPS) -> None:
     """Supervised training in place: AdamW, linear warm-up over a tenth of the steps, then linear decay to zero."""
     rng = random.Random(SEED)
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.1)
@@ -137,8 +110,8 @@ def warm_up(
     )
     model.train()
     for step in range(1, steps + 1):
-        share_now = share if 3 * step > 2 * steps else 1.0
-        batch = make_batch([draw(rows, share_now, rng) for _ in range(BATCH_DEMONSTRATIONS)], tokenizer)
+        share = STEP_BY_STEP_SHARE if 3 * step > 2 * steps else 1.0
+        batch = make_batch([draw(rows, share, rng) for _ in range(BATCH_DEMONSTRATIONS)], tokenizer)
         loss = model(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -146,13 +119,11 @@ def warm_up(
         schedule.step()
         optimizer.zero_grad()
         if step % 50 == 0:
-            report(f"step {step}/{steps}: loss {loss.item():.3f}")
+            print(f"step {step}/{steps}: loss {loss.item():.3f}")
 
 
 @torch.no_grad()
-def answer(
-    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, problems: list[str], sampled: bool, max_new_tokens: int = 64
-) -> list[str]:
+def answer(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, problems: list[str], sampled: bool) -> list[str]:
     """One completion a problem: greedy, or sampled at temperature 1 from the whole distribution."""
     model.eval()
     chats = [messages(problem) for problem in problems]
@@ -160,11 +131,11 @@ def answer(
         chats, add_generation_prompt=True, return_dict=True, return_tensors="pt", padding=True
     )
     how = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0} if sampled else {"do_sample": False}
-    output = model.generate(**prompts, max_new_tokens=max_new_tokens, **how)
+    output = model.generate(**prompts, max_new_tokens=64, **how)
     return tokenizer.batch_decode(output[:, prompts["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
-def measure(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, rows: list[dict[str, str]]) -> str:
+def measure(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, rows: list[dict[str, str]]) -> str:
     """Accuracy on `rows`, sampled (four completions a problem) and greedy, and what each way of answering is worth."""
     sampled = answer(model, tokenizer, [row["problem"] for row in rows] * 4, sampled=True)
     greedy = answer(model, tokenizer, [row["problem"] for row in rows], sampled=False)
@@ -179,7 +150,9 @@ def measure(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, rows: l
 
 
 def main() -> None:
-    argparse.ArgumentParser(description="Make the tiny experiment's checkpoint, tiny/checkpoint/.").parse_args()
+    parser = argparse.ArgumentParser(description="Make the tiny experiment's checkpoint.")
+    parser.add_argument("--output", type=Path, default=CHECKPOINT, help="folder to write (default: tiny/checkpoint)")
+    output = parser.parse_args().output
     start = time.monotonic()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -189,9 +162,9 @@ def main() -> None:
     model = build_model(tokenizer)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens in the vocabulary")
     warm_up(model, tokenizer, train)
-    model.save_pretrained(CHECKPOINT)
-    tokenizer.save_pretrained(CHECKPOINT)
-    print(f"{CHECKPOINT.name}/ written after {time.monotonic() - start:.0f} seconds")
+    model.save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    print(f"{output} written after {time.monotonic() - start:.0f} seconds")
     print(f"held-out accuracy: {measure(model, tokenizer, load('test'))}")
 
 
