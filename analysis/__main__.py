@@ -1,29 +1,52 @@
-"""python -m analysis summary RUN_FOLDER"""
+"""python -m analysis summary|export|table ..."""
 
 import argparse
 import sys
 from pathlib import Path
 
 from analysis.load import load_run
+from analysis.results import export, load_results, markdown_table
 from analysis.summary import draw_reward_curve, table
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m analysis", description="Tables and figures from run records.")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    summary = verbs.add_parser("summary", help="a run's table, and its reward curve as a PNG in its folder")
-    summary.add_argument("run", type=Path)
+    verb = verbs.add_parser("summary", help="a run's table, and its reward curve as a PNG in its folder")
+    verb.add_argument("run", type=Path)
+    verb.set_defaults(verb=summary_verb)
+    verb = verbs.add_parser(
+        "export", help="a run's figures, curve and provenance as a JSON file to commit under results/"
+    )
+    verb.add_argument("run", type=Path)
+    verb.add_argument("file", type=Path)
+    verb.set_defaults(verb=export_verb)
+    verb = verbs.add_parser("table", help="the exported runs of a folder as a table in Markdown")
+    verb.add_argument("folder", type=Path)
+    verb.set_defaults(verb=table_verb)
     arguments = parser.parse_args()
     try:
-        run = load_run(arguments.run)
+        arguments.verb(arguments)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    return 0
+
+
+def summary_verb(arguments) -> None:
+    run = load_run(arguments.run)
     print(table(run))
     print(f"  record        {run.path}")
     if run.train_steps():
         print(f"  reward curve  {draw_reward_curve(run, run.path / 'reward.png')}")
-    return 0
+
+
+def export_verb(arguments) -> None:
+    export(load_run(arguments.run), arguments.file)
+
+
+def table_verb(arguments) -> None:
+    print(markdown_table(load_results(arguments.folder)))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import ctypes
 import os
 import platform
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def git_state() -> dict:
-    """The commit, and whether the tree differs from it; nulls outside a git checkout."""
+    """The commit, and whether the tree differs from it; nulls outside a git checkout, or without git."""
+    if shutil.which("git") is None:
+        return {"commit": None, "dirty": None}
 
     def git(*arguments):
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
