@@ -5,10 +5,12 @@ def derive(recipe: dict) -> dict:
     """Batch arithmetic of a resolved recipe, as TRL 1.16.0 does it (trl/trainer/grpo_config.py, __post_init__).
 
     Counts are of completions unless the name says otherwise. A generation batch is what is sampled from one policy; an
-    optimizer batch is what one optimizer step sees.
+    optimizer batch is what one optimizer step sees. `ranks` train; `gpus` are all that the run holds, the server's too.
     """
-    cluster, grpo = recipe["cluster"], recipe["grpo"]
+    cluster, grpo, arm = recipe["cluster"], recipe["grpo"], recipe["recipe"]["arm"]
+    server = cluster["server"] if arm == "server" else None
     ranks = cluster["nodes"] * cluster["gpus_per_node"]
+    server_gpus = server["nodes"] * server["gpus_per_node"] if server else 0
     per_device = grpo["per_device_train_batch_size"]
     accumulation_steps = grpo["gradient_accumulation_steps"]
     micro_batch = per_device * ranks
@@ -19,10 +21,12 @@ def derive(recipe: dict) -> dict:
         steps_per_generation = grpo.get("steps_per_generation") or accumulation_steps
         generation_batch = micro_batch * steps_per_generation
     tensor_parallel = grpo.get("vllm_tensor_parallel_size") or 1
-    engines = ranks // tensor_parallel if recipe["recipe"]["arm"] == "colocate" else 0
+    engines = {"colocate": ranks // tensor_parallel, "server": server["data_parallel_size"] if server else 0}.get(arm, 0)
+    on_cpu = cluster["gpu"] == "cpu"
     return {
         "ranks": ranks,
-        "gpus": 0 if cluster["gpu"] == "cpu" else ranks,
+        "gpus": 0 if on_cpu else ranks + server_gpus,
+        "server_gpus": 0 if on_cpu else server_gpus,
         "engines": engines,
         "steps_per_generation": steps_per_generation,
         "generation_batch": generation_batch,

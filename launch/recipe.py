@@ -1,119 +1,86 @@
 """A recipe: one YAML file that says everything about one run. Its sections, and how it is read.
 
 The `grpo` section takes GRPOConfig's own names (TRL 1.16.0) and passes them on as they are; launch/grpo_arguments.json
-lists them with their types. `load` reads, overrides and validates; `launch.check` then looks across the sections.
+lists them with their types, launch/arguments.py says what each may be. `load` reads, overrides and validates;
+`launch.check` then looks across the sections.
 """
 
 import hashlib
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from launch.arguments import ALTERNATIVES, LEFT_OUT, MANAGED, RENAMED
 from launch.problems import Problem, RecipeError, nearest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Set by the recipe's other sections or by the launcher; stating them in `grpo` would be a second way to say the same.
-MANAGED = {
-    "output_dir": "the launcher makes the run's folder",
-    "run_name": "the launcher names the run after the recipe",
-    "logging_steps": "the run record has a line for every step",
-    "logging_strategy": "the run record has a line for every step",
-    "logging_first_step": "the run record has a line for every step",
-    "disable_tqdm": "the launcher draws the progress",
-    "report_to": "use the section `tracking`",
-    "use_vllm": "use recipe.arm",
-    "vllm_mode": "use recipe.arm",
-    "use_transformers_continuous_batching": "use recipe.arm",
-    "use_transformers_paged": "use recipe.arm: continuous_batching",
-    "model_init_kwargs": "use the section `model`",
-    "trust_remote_code": "use model.trust_remote_code",
-    "reward_weights": "use the section `rewards`: name -> weight",
-    "deepspeed": "use the section `accelerate`",
-    "fsdp": "use the section `accelerate`",
-    "fsdp_config": "use the section `accelerate`",
-    "parallelism_config": "use the section `accelerate`",
-    "accelerator_config": "use the section `accelerate`",
-    "use_cpu": "use cluster.gpu: cpu",
-    "vllm_server_base_url": "the launcher starts the server and knows its address",
-    "vllm_server_host": "the launcher starts the server and knows its address",
-    "vllm_server_port": "the launcher starts the server and knows its address",
-    "vllm_group_port": "the launcher starts the server and knows its address",
-    "resume_from_checkpoint": "the launcher decides whether to resume",
-    "vllm_importance_sampling_cap": "use vllm_importance_sampling_clip_max",
-    "auto_find_batch_size": "state the batch: shrinking it would break the prompt groups",
-    "do_train": "every recipe trains",
-    "do_eval": "use data.eval_split",
-    "eval_on_start": "use data.eval_split: the held-out problems are graded before and after",
-    "remove_unused_columns": "the rewards need the gold column",
-}
-
-# Names that older TRL versions had, and where their meaning lives now.
-RENAMED = {
-    "max_prompt_length": "data.max_prompt_tokens",
-    "vllm_device": "recipe.arm and cluster",
-    "vllm_dtype": "model.dtype",
-    "vllm_max_model_len": "grpo.vllm_max_model_length",
-    "num_processes": "cluster.nodes and cluster.gpus_per_node",
-    "gpu_memory_utilization": "grpo.vllm_gpu_memory_utilization",
-    "tensor_parallel_size": "grpo.vllm_tensor_parallel_size",
-    "vllm_sleep": "grpo.vllm_enable_sleep_mode",
-}
-
-# TRL's defaults for these have moved between versions, or decide the algorithm: a recipe states every one.
-STATED = (
-    "seed", "per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations",
-    "max_completion_length", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "loss_type", "beta",
-    "epsilon", "scale_rewards", "mask_truncated_completions", "learning_rate", "lr_scheduler_type", "warmup_steps",
-    "weight_decay", "max_grad_norm", "optim", "bf16", "gradient_checkpointing", "shuffle_dataset",
-)  # fmt: skip
-STATED_WITH_VLLM = (
-    "vllm_importance_sampling_correction", "vllm_importance_sampling_mode", "vllm_importance_sampling_clip_max",
-    "vllm_max_model_length",
-)  # fmt: skip
-STATED_COLOCATED = ("vllm_gpu_memory_utilization", "vllm_tensor_parallel_size", "vllm_enable_sleep_mode")
+SOURCED = ("model", "data", "rewards", "cluster", "grpo")  # sections whose every value has a label in `sources`
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, regex_engine="python-re")
+
+
+_HUB_ID = r"(?!.*(--|\.\.))[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?"  # as the hub validates ids
+_PATH = rf"^(\./|/)\S(.*\S)?$|^{_HUB_ID}$"
+_WANDB_NAME = r"^[^/\\#?%:\s]([^/\\#?%:]*[^/\\#?%:\s])?$"  # what wandb refuses, and blanks at the ends
 
 
 class RecipeSection(Section):
-    version: int = Field(ge=1, description="raised with every change that can move a number; CHANGELOG.md says why")
-    experiments: list[str] = Field(description="ids of the paper's claims that this run bears on")
-    arm: Literal["colocate", "generate", "continuous_batching"]
+    version: int = Field(ge=1, le=10**6, description="raised with every change that can move a number; CHANGELOG.md says why")
+    experiments: list[Annotated[str, Field(pattern=r"^C([1-9]|1[0-2])$")]] = Field(
+        description="ids of the paper's claims that this run bears on: C1 to C12"
+    )
+    arm: Literal["colocate", "server", "generate", "continuous_batching"]
 
 
 class ModelSection(Section):
-    path: str = Field(min_length=1, description="hub id, or a folder that starts with ./ or /")
-    revision: str | None = Field(None, description="commit or tag on the hub")
-    dtype: Literal["float32", "bfloat16", "float16"]
-    attn_implementation: str = "sdpa"
+    path: str = Field(max_length=4096, pattern=_PATH, description="hub id (org/name), or a folder that starts with ./ or /")
+    revision: str | None = Field(None, pattern=r"^\S+$", description="commit or tag on the hub")
+    dtype: Literal["float32", "bfloat16"]
+    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     trust_remote_code: bool = False
 
 
 class DataSection(Section):
-    path: str = Field(min_length=1, description="hub id, or a folder or file that starts with ./ or /")
-    config: str | None = None
-    revision: str | None = None
-    train_split: str = "train"
-    eval_split: str | None = Field(None, description="held-out problems, graded before and after training")
-    prompt_column: str
-    gold_column: str
+    path: str = Field(
+        max_length=4096, pattern=_PATH, description="hub id such as org/name, or a folder or file that starts with ./ or /"
+    )
+    config: str | None = Field(None, pattern=r"^\S+$", description="the hub's name for a subset; null for a local folder")
+    revision: str | None = Field(None, pattern=r"^\S+$", description="commit or tag on the hub")
+    train_split: str = Field("train", pattern=r"^\w[\w.-]*$")
+    eval_split: str | None = Field(
+        None, pattern=r"^\w[\w.-]*$", description="held-out problems, graded before and after training"
+    )
+    prompt_column: str = Field(min_length=1)
+    gold_column: str = Field(min_length=1)
     system_prompt: str | None = Field(description="a name in launch/system_prompts.yaml")
-    max_prompt_tokens: int = Field(ge=1, description="longer prompts are left out, and counted")
+    max_prompt_tokens: int = Field(ge=1, le=2**20, description="longer prompts are left out, and counted")
+
+
+class ServerSection(Section):
+    """The GPUs of the server arm, which no training rank uses."""
+
+    nodes: int = Field(ge=1, le=4096)
+    gpus_per_node: int = Field(ge=1, le=64)
+    on_training_node: bool = Field(False, description="these GPUs are of the (one) training node, beside its gpus_per_node")
+    tensor_parallel_size: int = Field(ge=1, le=1024)
+    data_parallel_size: int = Field(1, ge=1, le=1024)
+    gpu_memory_utilization: float = Field(0.9, gt=0, lt=1, description="vLLM's own default: nobody else is on these GPUs")
 
 
 class ClusterSection(Section):
-    nodes: int = Field(ge=1)
-    gpus_per_node: int = Field(ge=1, description="training ranks on each node; with gpu: cpu, ranks without a GPU")
-    gpu: str = Field(min_length=1, description="such as H100-80GB; cpu for none")
+    nodes: int = Field(ge=1, le=4096)
+    gpus_per_node: int = Field(ge=1, le=64, description="training ranks on each node; with gpu: cpu, ranks without a GPU")
+    gpu: str = Field(min_length=1, description="a kind of launch/clusters.py, such as H100-80GB; cpu for none")
     tensor_parallel_spans_nodes: bool = Field(False, description="leave for a TP group to cross nodes (slow)")
+    server: ServerSection | None = Field(None, description="for the server arm alone")
 
 
 class RewardSection(Section):
@@ -122,9 +89,9 @@ class RewardSection(Section):
 
 
 class TrackingSection(Section):
-    project: str = Field(min_length=1)
-    group: str | None = None
-    tags: list[str] = []
+    project: str = Field(max_length=128, pattern=_WANDB_NAME)
+    group: str | None = Field(None, min_length=1, max_length=128)
+    tags: list[Annotated[str, Field(min_length=1, max_length=64)]] = []
 
 
 @cache
@@ -172,10 +139,11 @@ def read_yaml(path: Path) -> dict:
         content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         near = nearest(path.name, [file.name for file in path.parent.glob("*.yaml")])
-        mend = f"did you mean {path.parent / near}?" if near else "give the path of a recipe, such as recipes/tiny_colocate.yaml"
+        mend = f"did you mean {path.parent / near}?" if near else "give the path of a file, such as recipes/tiny_colocate.yaml"
         raise RecipeError(str(path), [Problem("file", str(path), "the file must exist", mend)]) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(str(path), [Problem("file", str(path), f"must be readable text ({error})", "look at the file")]) from None
+        problem = Problem("file", str(path), f"must be readable text ({error})", "look at the file")
+        raise RecipeError(str(path), [problem]) from None
     except (YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "file"
@@ -214,6 +182,11 @@ def apply_overrides(content: dict, overrides: list[str], name: str) -> dict:
                 break
         else:
             node[last] = value
+            if parents and parents[0] in SOURCED and isinstance(content.get("sources"), dict):
+                content["sources"][".".join([*parents, last])] = "ours: set for this run"
+            for pair in ALTERNATIVES:  # whoever sets the one means it instead of the other
+                if parents == ["grpo"] and last in pair:
+                    node.pop(pair[1 - pair.index(last)], None)
     if problems:
         raise RecipeError(name, problems)
     return content
@@ -225,34 +198,54 @@ def system_prompts() -> dict[str, str]:
 
 
 def load(path: Path, overrides: list[str] = ()) -> dict:
-    """The resolved recipe: every field present, rewards as name -> {weight, parameters}, the system prompt's text,
-    DeepSpeed's configuration (null without it), and `name`, the file's stem: all that decides the run.
+    """The resolved recipe of a file, named after it (`resolve` says what that is).
 
     Raises:
         RecipeError: with all problems of form at once; `launch.check.check` finds those across sections.
     """
-    name = str(path)
-    content = apply_overrides(read_yaml(path), list(overrides), name)
+    path = Path(path)
+    return resolve(apply_overrides(read_yaml(path), list(overrides), str(path)), path.name.removesuffix(".yaml"), str(path))
+
+
+def resolve(content: dict, name: str, shown: str) -> dict:
+    """The resolved recipe: every field present, rewards as name -> {weight, parameters}, the system prompt's text,
+    DeepSpeed's configuration (null without it), and `name`: all that decides the run.
+
+    Args:
+        content: the sections as the YAML file has them.
+        shown: what error messages call it.
+
+    Raises:
+        RecipeError: with all problems of form at once.
+    """
     problems = []
     recipe = None
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
-        problems += [_explain(item, content) for item in error.errors()]
+        problems += _explain_all(error)
     grpo = content.get("grpo")
     if isinstance(grpo, dict):
         problems += _grpo_problems(grpo)
+    if recipe and recipe.accelerate not in accelerate_names():
+        near = nearest(recipe.accelerate, accelerate_names())
+        mend = f"did you mean {near}?" if near else f"one of {', '.join(accelerate_names())}"
+        problems.append(Problem("accelerate", recipe.accelerate, "must name a file in accelerate_configs/", mend))
     if problems:
-        raise RecipeError(name, problems)
+        raise RecipeError(shown, problems)
     resolved = recipe.model_dump()
     resolved["rewards"] = {
         key: value if isinstance(value, dict) else {"weight": value} for key, value in resolved["rewards"].items()
     }
-    resolved["name"] = Path(path).stem
+    resolved["name"] = name
     resolved["deepspeed"] = deepspeed_config(resolved["accelerate"])
     prompt = resolved["data"]["system_prompt"]
     resolved["system_prompt"] = system_prompts().get(prompt) if prompt else None  # the text itself decides, not its name
     return resolved
+
+
+def accelerate_names() -> list[str]:
+    return sorted(file.stem for file in (ROOT / "accelerate_configs").glob("*.yaml"))
 
 
 def topology(accelerate: str) -> dict | None:
@@ -268,8 +261,11 @@ def deepspeed_config(accelerate: str) -> dict | None:
 
 
 def recipe_hash(resolved: dict) -> str:
-    """sha256 over the resolved recipe's canonical JSON: equal hashes, equal runs as far as the recipe decides."""
-    return hashlib.sha256(json.dumps(resolved, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    """sha256 over the canonical JSON of all that decides the run: equal hashes, equal runs as far as the recipe decides.
+    What only describes it (name, tracking, sources, the claims it bears on) is left out."""
+    decides = {key: value for key, value in resolved.items() if key not in ("name", "tracking", "sources", "recipe")}
+    decides["arm"] = resolved["recipe"]["arm"]
+    return hashlib.sha256(json.dumps(decides, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _grpo_problems(grpo: dict) -> list[Problem]:
@@ -282,9 +278,11 @@ def _grpo_problems(grpo: dict) -> list[Problem]:
             near = nearest(key, grpo_arguments())
             mend = f"did you mean {near}?" if near else "see launch/grpo_arguments.json for the names"
         problems.append(Problem(f"grpo.{key}", grpo[key], "not a name of TRL 1.16.0's GRPOConfig", mend))
-    for key in grpo:
+    for key, value in grpo.items():
         if key in MANAGED:
-            problems.append(Problem(f"grpo.{key}", grpo[key], "not set in `grpo`", MANAGED[key]))
+            problems.append(Problem(f"grpo.{key}", value, "not set in `grpo`", MANAGED[key]))
+        if key in LEFT_OUT:
+            problems.append(Problem(f"grpo.{key}", value, "not offered in recipes", LEFT_OUT[key]))
     try:
         grpo_section().model_validate({key: value for key, value in grpo.items() if key not in unknown})
     except ValidationError as error:
@@ -308,23 +306,38 @@ def _number_hint(value) -> str:
     return "; take the quotes off the number" if isinstance(value, str) else ""
 
 
-def _explain(item: dict, content: dict) -> Problem:
-    """A pydantic error in our words."""
-    location = [part for part in item["loc"] if part not in ("float", "RewardSection", "str")]
+def _explain_all(error: ValidationError) -> list[Problem]:
+    """pydantic's errors in our words, one a field (it reports each alternative of a union)."""
+    problems = {}
+    for item in error.errors():
+        problem = _explain(item)
+        if problem.field not in problems or item["type"] in ("missing", "extra_forbidden"):
+            problems[problem.field] = problem
+    return list(problems.values())
+
+
+def _section(location: list) -> type[BaseModel] | None:
+    """The model whose fields are at `location`; None where there are no named ones (rewards, sources, a list)."""
+    model = Recipe
+    for part in location:
+        field = model.model_fields.get(part) if model else None
+        kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]
+        model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+    return model
+
+
+def _explain(item: dict) -> Problem:
+    location = [part for part in item["loc"] if part not in ("float", "RewardSection", "str", "[key]")]
     field = ".".join(str(part) for part in location)
-    value = None if item["type"] == "missing" else item["input"]
+    model, last = _section(location[:-1]), location[-1] if location else None
+    known = model.model_fields if model else {}
+    described = known[last].description if last in known else None
     if item["type"] == "missing":
-        parent = Recipe
-        for part in location[:-1]:
-            parent = parent.model_fields[part].annotation
-        described = parent.model_fields[location[-1]].description
-        return Problem(field, None, "must be stated", described or f"add {location[-1]}; CONTRIBUTING.md shows the sections")
+        return Problem(field, None, "must be stated", described or f"add {last}; CONTRIBUTING.md shows the sections")
     if item["type"] == "extra_forbidden":
-        model = Recipe
-        for part in location[:-1]:
-            model = model.model_fields[part].annotation
-        near = nearest(location[-1], model.model_fields)
-        mend = f"did you mean {near}?" if near else f"known here: {', '.join(model.model_fields)}"
-        return Problem(field, value, "unknown key", mend)
-    mend = "see recipes/tiny_colocate.yaml" + _number_hint(value)
-    return Problem(field, value, item["msg"][0].lower() + item["msg"][1:], mend)
+        near = nearest(last, known)
+        mend = f"did you mean {near}?" if near else f"known here: {', '.join(known)}"
+        return Problem(field, item["input"], "unknown key", mend)
+    mend = (described or "see recipes/tiny_colocate.yaml") + _number_hint(item["input"])
+    rule = "must be written as the mend says" if item["type"] == "string_pattern_mismatch" and described else item["msg"]
+    return Problem(field, item["input"], rule[0].lower() + rule[1:], mend)

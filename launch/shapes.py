@@ -5,16 +5,28 @@ import os
 from pathlib import Path
 
 # config.json of the models that the recipes name, as published on the hub: what the checks need of them.
+_QWEN = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "max_position_embeddings": 4096}
 KNOWN = {
-    "Qwen/Qwen2.5-Math-1.5B": {"hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12,
-        "num_key_value_heads": 2, "intermediate_size": 8960, "vocab_size": 151936, "tie_word_embeddings": True,
-        "max_position_embeddings": 4096},
-    "Qwen/Qwen2.5-Math-7B": {"hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
-        "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064, "tie_word_embeddings": False,
-        "max_position_embeddings": 4096},
-    "Qwen/Qwen2.5-Math-72B": {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64,
-        "num_key_value_heads": 8, "intermediate_size": 29568, "vocab_size": 152064, "tie_word_embeddings": False,
-        "max_position_embeddings": 4096},
+    "Qwen/Qwen2.5-Math-1.5B": _QWEN | {"hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12,
+        "num_key_value_heads": 2, "intermediate_size": 8960, "vocab_size": 151936, "tie_word_embeddings": True},
+    "Qwen/Qwen2.5-Math-7B": _QWEN | {"hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
+        "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064, "tie_word_embeddings": False},
+    "Qwen/Qwen2.5-Math-72B": _QWEN | {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "intermediate_size": 29568, "vocab_size": 152064, "tie_word_embeddings": False},
+    "meta-llama/Llama-3.2-1B-Instruct": {"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": True,
+        "max_position_embeddings": 131072},
+}  # fmt: skip
+
+# Data sets on the hub that the recipes name, with their splits (rows) and columns, as published.
+KNOWN_DATA = {
+    "DigitalLearningGmbH/MATH-lighteval": {
+        "configs": ("default", "algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory",
+                    "prealgebra", "precalculus"),
+        "splits": ("train", "test"),
+        "columns": ("problem", "level", "type", "solution"),
+    },
 }  # fmt: skip
 
 
@@ -36,6 +48,20 @@ def model_shape(path: str, revision: str | None = None) -> dict | None:
     snapshots = cache.expanduser() / f"models--{path.replace('/', '--')}" / "snapshots"
     found = sorted(snapshots.glob(f"{revision or '*'}/config.json"))
     return _read(found[-1]) if found else KNOWN.get(path)
+
+
+def parameters(shape: dict) -> int | None:
+    """The parameter count of a dense decoder (attention with grouped key-value heads, gated MLP), norms and biases left
+    out: 1.54e9 for Qwen2.5-Math-1.5B, as its model card says. None where the shape lacks a number."""
+    try:
+        hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
+        head = shape.get("head_dim") or hidden // heads
+        attention = hidden * head * (2 * heads + 2 * shape["num_key_value_heads"])
+        layer = attention + 3 * hidden * shape["intermediate_size"]
+        embeddings = (1 if shape.get("tie_word_embeddings") else 2) * shape["vocab_size"] * hidden
+        return shape["num_hidden_layers"] * layer + embeddings
+    except (KeyError, TypeError, ZeroDivisionError):
+        return None
 
 
 def _read(path: Path) -> dict:
