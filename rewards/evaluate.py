@@ -17,6 +17,9 @@ from rewards.rational import close
 
 DIGITS = 60
 EXACT_MAX_BITS = 1 << 22  # about 1.26 million decimal digits; a larger exact number is not written out
+TINY = mpmath.mpf(10) ** -100
+MAX_TERMS = 2000
+_LEAST_BITS = 20
 SAME = mpmath.mpf(10) ** -45  # relative: two different answers this close do not occur by accident
 
 
@@ -45,6 +48,8 @@ def exact(expr: sympy.Basic, env: Env) -> Fraction:
         raise NotRational
     if expr in (sympy.nan, sympy.zoo):
         raise Undefined
+    if isinstance(expr, (sympy.Sum, sympy.Product)):
+        return _series(expr, env)
     if not isinstance(expr, _RATIONAL_NODES):
         raise NotRational
     args = [exact(arg, env) for arg in expr.args]
@@ -75,6 +80,19 @@ def exact(expr: sympy.Basic, env: Env) -> Fraction:
 
 _RATIONAL_NODES = (sympy.Add, sympy.Mul, sympy.Pow, sympy.Abs, sympy.factorial, sympy.binomial, sympy.floor)
 _RATIONAL_NODES += (sympy.ceiling, sympy.Max, sympy.Min, sympy.UnevaluatedExpr)
+
+
+def _series(expr: sympy.Sum | sympy.Product, env: Env) -> Fraction:
+    """A finite sum or product, term by term."""
+    term, *limits = expr.args
+    if len(limits) != 1 or len(limits[0]) != 3:
+        raise NotRational
+    index, start, end = limits[0]
+    first, last = exact(start, env), exact(end, env)
+    if first.denominator != 1 or last.denominator != 1 or last - first > MAX_TERMS:
+        raise NotRational
+    terms = [exact(term, {**env, index: Fraction(i)}) for i in range(int(first), int(last) + 1)]
+    return sum(terms, Fraction(0)) if isinstance(expr, sympy.Sum) else _product(terms)
 
 
 def _product(args: list[Fraction]) -> Fraction:
@@ -129,7 +147,16 @@ def numeric(expr: sympy.Basic, env: Env) -> mpmath.mpc | None:
     if not isinstance(real, (sympy.Float, sympy.Rational)) or not isinstance(imaginary, (sympy.Float, sympy.Rational)):
         return None
     with mpmath.workdps(DIGITS):
-        return mpmath.mpc(sympy.Float(real, DIGITS)._mpf_, sympy.Float(imaginary, DIGITS)._mpf_)
+        result = mpmath.mpc(_mpf(real), _mpf(imaginary))
+        if 0 < abs(result) < TINY and not env and expr.doit().equals(0):
+            return mpmath.mpc(0)  # (1 - 1 + ln 1)^2: the square of a cancelled number looks like a number
+        return result
+
+
+def _mpf(part: sympy.Number) -> mpmath.mpf:
+    """One part of a value. Full cancellation leaves a tiny number without a correct digit (0.e-190): that is zero."""
+    cancelled = isinstance(part, sympy.Float) and part._prec < _LEAST_BITS
+    return mpmath.mpf(0) if cancelled else mpmath.mpf(sympy.Float(part, DIGITS)._mpf_)
 
 
 Number = Fraction | mpmath.mpc
@@ -164,13 +191,16 @@ def same_number(a: Number, b: Number, decimal: bool) -> bool:
         return decimal and gap <= mpmath.mpf("5e-7") and gap <= mpmath.mpf("5e-5") * size
 
 
-def points(symbols: list[sympy.Symbol], seed: str, count: int, positive: bool) -> list[Env]:
-    """Random rational points, the same for the same answer but not to be known beforehand (Schwartz-Zippel)."""
+def points(symbols: list[sympy.Symbol], seed: str, count: int, positive: bool, integer: bool = False) -> list[Env]:
+    """Random rational (or positive integer) points, the same for the same answer but not to be known beforehand."""
     source = random.Random(seed)
     envs = []
     for _ in range(count):
         env = {}
         for symbol in sorted(symbols, key=lambda s: s.name):
+            if integer:
+                env[symbol] = Fraction(source.randint(3, 40))
+                continue
             value = Fraction(source.randint(3, 397), source.choice((7, 11, 13, 97, 101)))
             env[symbol] = value if positive or source.random() < 0.5 else -value
         envs.append(env)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 # One pass over these tokens finds every balanced box: escapes are consumed first, so that \{ and \} never count.
 # \\boxed (two backslashes) is a model's over-escaped \boxed.
 _BOX_TOKEN = re.compile(r"\\{1,2}(?:boxed|fbox)(?![A-Za-z])\s*|\\.|[{}]", re.DOTALL)
+_FIRST_BOX = re.compile(r"\\{1,2}(?:boxed|fbox)")  # no brace before the first box can close in it
 _BRACELESS_BOX = re.compile(r"[^\s${}]{1,64}")
 _EMPTY_TEXT = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s*\{\s*\}")
 _HAS_CONTENT = re.compile(r"[^\W_]|[^\x00-\x7f]|\\[A-Za-z]")
@@ -58,7 +59,10 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
     open_braces: list[tuple[int, int] | None] = []  # (box start, content start) for a box's brace, None for others
     pending: int | None = None  # a \boxed whose next character decides whether it has braces
     position = 0
-    for token in _BOX_TOKEN.finditer(text):
+    first = _FIRST_BOX.search(text)
+    if first is None:
+        return found
+    for token in _BOX_TOKEN.finditer(text, first.start()):
         if token.start() < position:
             continue
         value = token.group()

@@ -2,7 +2,7 @@
 
 The shortcuts, each compared with the slow path by tests/rewards/test_shortcuts.py:
 1. equal canonical texts are equal, once the gold is known to be usable;
-2. two plain rational numbers are compared as fractions;
+2. plain arithmetic is decided in this process (see `rewards.quick`);
 3. a gold is checked once, and a pair of gold and answer is graded once, however many generations share it.
 """
 
@@ -11,12 +11,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rewards import quick
 from rewards.extract import final_answer, gold_answer
 from rewards.latex import canonical
 from rewards.pool import Pool, shared
-from rewards.rational import plain, plain_match
 
 REASONS = ("correct", "wrong", "no_answer", "unusable_gold", "out_of_time", "out_of_memory")
 
@@ -84,7 +84,7 @@ def grade_batch(
     if len(golds) != len(completions) or (prompts is not None and len(prompts) != len(completions)):
         raise ValueError(f"grade_batch: {len(golds)} golds for {len(completions)} completions; give one for each")
     pool = pool or shared()
-    gold_texts = {gold: _gold_text(gold) for gold in map(_key, golds)}
+    gold_texts = {gold: _gold_text(gold) for gold in set(map(_key, golds))}
     found: dict[tuple, str | None] = {}
     pairs: list[tuple[str, str | None]] = []  # (canonical gold, canonical answer or None)
     for i, completion in enumerate(completions):
@@ -95,15 +95,26 @@ def grade_batch(
             found[where] = canonical(answer.text) if answer else None
         pairs.append((gold_texts[_key(golds[i])], found[where] or None))
 
-    checks = _grade_golds({gold for gold, _ in pairs if gold}, pool)
-    asked = [p for p in dict.fromkeys(pairs) if p[0] and p[1] and checks[p[0]]["verdict"] and _shortcut(*p) is None]
-    graded = dict(zip(asked, _ask([{"gold": g, "answer": a} for g, a in asked], pool), strict=True))
-    verdicts = []
+    checks = _check_golds({gold for gold, _ in pairs if gold}, pool)
+    results: dict[tuple[str, str], dict] = {}
+    asked = []
+    for gold, answer in dict.fromkeys(pairs):
+        if gold and answer and checks[gold]["verdict"]:
+            if (decided := quick.verdict(gold, answer)) is None:
+                asked.append((gold, answer))
+            else:
+                results[gold, answer] = _shortcut(decided, answer)
+    results.update(zip(asked, _ask([{"gold": g, "answer": a} for g, a in asked], pool), strict=True))
+    verdicts: dict[tuple[str, str | None], Verdict] = {}
+    graded = []
     for pair in pairs:
-        verdicts.append(_verdict(*pair, checks, graded))
-        if pair in graded:
-            graded[pair] = {**graded[pair], "seconds": 0.0}
-    return verdicts
+        if pair in verdicts:
+            graded.append(verdicts[pair])
+        else:
+            first = _verdict(*pair, checks, results)
+            verdicts[pair] = replace(first, seconds=0.0) if first.seconds else first
+            graded.append(first)
+    return graded
 
 
 def _key(gold: object) -> object:
@@ -115,21 +126,19 @@ def _gold_text(gold: object) -> str:
     return canonical(text) if text is not None else ""
 
 
-def _shortcut(gold: str, answer: str) -> bool | None:
-    """The verdict on a usable gold where it can be had without sympy; None where it cannot."""
-    if gold == answer:
-        return True
-    g, a = plain(gold), plain(answer)
-    return plain_match(g, a) if g is not None and a is not None else None
+def _shortcut(decided: bool, text: str) -> dict:
+    return {"status": "ok", "verdict": decided, "parsed": quick.parsed(text), "seconds": 0.0}
 
 
-def _grade_golds(golds: set[str], pool: Pool) -> dict[str, dict]:
+def _check_golds(golds: set[str], pool: Pool) -> dict[str, dict]:
     """For each canonical gold whether it is usable ("verdict"); one that overruns its limits is not."""
     checks: dict[str, dict] = {}
-    for gold in golds:
-        if plain(gold) is not None:
-            checks[gold] = {"status": "ok", "verdict": True, "parsed": gold, "seconds": 0.0}
-    asked = sorted(golds - checks.keys())
+    asked = []
+    for gold in sorted(golds):
+        if (decided := quick.usable(gold)) is None:
+            asked.append(gold)
+        else:
+            checks[gold] = _shortcut(decided, gold)
     for gold, result in zip(asked, _ask([{"gold": gold} for gold in asked], pool), strict=True):
         checks[gold] = {"verdict": False, "parsed": gold[:300], **result}
     return checks
@@ -146,23 +155,18 @@ def _ask(jobs: list[dict], pool: Pool) -> list[dict]:
     return [results[key] for key in keys]
 
 
-def _verdict(gold: str, answer: str | None, checks: dict, graded: dict) -> Verdict:
+def _verdict(gold: str, answer: str | None, checks: dict, results: dict) -> Verdict:
     check = checks.get(gold)
     if check is None or not check["verdict"]:
-        parsed = check["parsed"] if check else None
-        return Verdict(None, "unusable_gold", parsed, answer and answer[:300], check["seconds"] if check else 0.0)
+        parsed, seconds = (check["parsed"], check["seconds"]) if check else (None, 0.0)
+        return Verdict(None, "unusable_gold", parsed, answer and answer[:300], seconds)
     if answer is None:
         return Verdict(0.0, "no_answer", check["parsed"], None, 0.0)
-    result = graded.get((gold, answer))
-    if result is None:
-        correct, parsed, seconds = _shortcut(gold, answer), answer[:300], 0.0
-        if gold == answer:
-            parsed = check["parsed"]
-    elif result["status"] in ("out_of_time", "out_of_memory"):
-        return Verdict(0.0, result["status"], check["parsed"], answer[:300], result["seconds"])
-    else:  # "error": the parser failed on the answer, which is then not the gold
-        correct, parsed, seconds = result.get("verdict", False), result.get("parsed", answer[:300]), result["seconds"]
-    return Verdict(float(correct), "correct" if correct else "wrong", check["parsed"], parsed, seconds)
+    result = {"parsed": answer[:300], **results[gold, answer]}
+    if result["status"] in ("out_of_time", "out_of_memory"):
+        return Verdict(0.0, result["status"], check["parsed"], result["parsed"], result["seconds"])
+    correct = result["status"] == "ok" and result["verdict"]  # "error": unreadable, so not the gold
+    return Verdict(float(correct), "correct" if correct else "wrong", check["parsed"], result["parsed"], result["seconds"])
 
 
 __all__ = ["REASONS", "Verdict", "grade_batch"]

@@ -25,7 +25,7 @@ _RENAMED = {
     "mathrm": r"\text", "emph": r"\text", "textnormal": r"\text", "operatorname": r"\text", "underline": r"\text",
     "lor": r"\text{ or }", "vee": r"\text{ or }", "land": r"\text{ and }", "wedge": r"\text{ and }", "And": ",",
     "dots": r"\ldots ", "cdots": r"\ldots ", "varnothing": r"\emptyset ", "bigcup": r"\cup ", "backslash": r"\setminus ",
-    "langle": "(", "rangle": ")", "arcsec": r"\operatorname{arcsec}", "approx": "=", "euro": "€", "pounds": "£",
+    "langle": "(", "rangle": ")", "arcsec": r"\operatorname{arcsec}", "thickapprox": r"\approx ", "euro": "€", "pounds": "£",
     "implies": r"\text{ or }", "Reals": r"\mathbb{R}", "R": r"\mathbb{R}", "boxed": "", "fbox": "", "infin": r"\infty ",
 }  # fmt: skip
 _COMMAND = re.compile(r"\\([A-Za-z]+\*?|.)", re.DOTALL)
@@ -33,7 +33,7 @@ _COMMAND = re.compile(r"\\([A-Za-z]+\*?|.)", re.DOTALL)
 _UNICODE = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "×": r"\times ", "✕": r"\times ", "·": r"\cdot ",
     "⋅": r"\cdot ", "∙": r"\cdot ", "∗": r"\cdot ", "÷": "/", "∕": "/", "⁄": "/", "π": r"\pi ", "∞": r"\infty ",
-    "≤": r"\leq ", "≥": r"\geq ", "⩽": r"\leq ", "⩾": r"\geq ", "≠": r"\neq ", "≈": "=", "∈": r"\in ", "∪": r"\cup ",
+    "≤": r"\leq ", "≥": r"\geq ", "⩽": r"\leq ", "⩾": r"\geq ", "≠": r"\neq ", "≈": r"\approx ", "∈": r"\in ", "∪": r"\cup ",
     "∩": r"\cap ", "∖": r"\setminus ", "∅": r"\emptyset ", "±": r"\pm ", "∓": r"\mp ", "°": r"^\circ ", "ℝ": r"\mathbb{R}",
     "∑": r"\sum ", "∫": r"\int ", "′": "'", "’": "'", "‘": "'", "“": '"', "”": '"', "√": r"\sqrt ", "∛": r"\sqrt[3] ",
     "…": r"\ldots ", "∨": r"\text{ or }", "∧": r"\text{ and }", "⟨": "(", "⟩": ")", "\u00a0": " ", "\u200b": "",
@@ -45,6 +45,7 @@ _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋₍₎", "0123456789+-()")
 _SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ]+")
 _SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋₍₎]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _NON_ASCII = re.compile(r"[^\x00-\x7f]")
 _SPECIAL = re.compile("[" + "".join(map(re.escape, _UNICODE)) + "]")
 
@@ -67,6 +68,8 @@ _REPEATING = re.compile(
 _BARE_FUNCTION = re.compile(
     r"(?<![\\\\A-Za-z])(sqrt|pi|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|ln|log|exp|infinity|infty|theta)(?![A-Za-z])"
 )
+_EMPTY_DECIMALS = re.compile(r"(?<=[0-9])\.(?=\\%|[^0-9A-Za-z.\\])")
+_IDLE_SPACE = re.compile(r" ?([^0-9A-Za-z ]) ?")  # a space next to a sign has no meaning; one between digits has
 _LEADING_DOT = re.compile(r"(?<![0-9A-Za-z}])\.(?=[0-9])")
 
 
@@ -197,6 +200,7 @@ def _decimal_comma(match: re.Match) -> str:
 def _canonical(text: str) -> str:
     if not text.isascii():
         text = _replace_unicode(text)
+    text = _CONTROL.sub("", text)
     text = text.replace("$", " ") if "\\$" not in text else re.sub(r"(?<!\\)\$", " ", text)
     text = re.sub(r"(?<!\\)%", r"\\%", text)
     text = _COMMAND.sub(_replace_command, text)
@@ -214,7 +218,8 @@ def _canonical(text: str) -> str:
         text = _REPEATING.sub(_repeating_decimal, text)
     text = text.strip(" ").rstrip(".,;:! ") if not text.endswith("!") else text.rstrip(" ")
     text = _LEADING_DOT.sub("0.", text).lstrip(",;: ")
-    text = _join_thousands(text)
+    text = _EMPTY_DECIMALS.sub("", text)
+    text = _IDLE_SPACE.sub(r"\1", _join_thousands(text))
     return _strip_outer_braces(text)
 
 

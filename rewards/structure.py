@@ -51,6 +51,7 @@ class Ratio:
 
     parts: tuple[Value, ...]
     clock: bool  # written like a time (3:45), which does not scale
+    half: str = ""  # "a" or "p" of a time with a.m. or p.m.
 
 
 @dataclass(frozen=True)
@@ -70,20 +71,28 @@ class Relation:
     ops: tuple[str, ...]
 
 
-Node = Value | Words | Choice | Based | Ratio | Items | Relation
+@dataclass(frozen=True)
+class Matrix:
+    """Rows of cells (LaTeX), whatever the brackets; a determinant is a `Value`."""
+
+    rows: tuple[tuple[str, ...], ...]
+
+
+Node = Value | Words | Choice | Based | Ratio | Items | Relation | Matrix
 
 MAX_ITEMS = 1000  # a longer list is kept as one expression: comparing lists is quadratic
 
 _TOKEN = re.compile(
-    r"\\begin\{[a-z]+\}|\\end\{[a-z]+\}|\\(?:leq|geq|neq|in|text|setminus|cup|cap)(?![A-Za-z])|\\[{}]|\\.|[()\[\]{},;:=<>]"
+    r"\\begin\{[a-z]+\}|\\end\{[a-z]+\}|\\(?:leq|geq|neq|approx|in|text|setminus|cup|cap)(?![A-Za-z])|\\[{}]|\\.|[()\[\]{},;:=<>]"
     r"|(?<![A-Za-z\\])(?:and|or|to)(?![A-Za-z])"
 )
 _OPEN = {"(", "[", "{", r"\{"}
 _CLOSE = {")", "]", "}", r"\}"}
-_RELATIONS = {"=", "<", ">", r"\leq", r"\geq", r"\neq", r"\in"}
+_RELATIONS = {"=", "<", ">", r"\leq", r"\geq", r"\neq", r"\in", r"\approx"}
 _LIST_SEPARATORS = {",", ";", "and", "or"}
 
-_CHOICE = re.compile(r"\(?([A-J])\)?")
+_MATRIX = re.compile(r"\\begin\{([pbB]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
+_CHOICE = re.compile(r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer):? )?\(?([A-J])\)?")
 _CHOICE_REST = re.compile(r"(?:\(([A-J])\)|([A-J])[.:)]) ?([^\s+\-*/^=_(].*)", re.DOTALL)
 _BASED = re.compile(r"\(?([0-9A-Fa-f]{1,400})\)?_ ?\{? ?(?:\\text\{ ?([a-z]+) ?\}|([0-9]{1,2})) ?\}?")
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
@@ -97,6 +106,8 @@ _DERIVATIVE = re.compile(r"\\frac\{d(?:\^?2)? ?[a-z]?\}\{d ?[a-z](?:\^2)?\}|[a-z
 _BARE_WORD = re.compile(r"(?<![\\A-Za-z{_])[A-Za-z]{4,}")
 _TEXT = re.compile(r"\\(?:text|operatorname)\{([^{}]*)\}")
 _CLOCK = re.compile(r"[0-2]?[0-9] ?: ?[0-5][0-9]")
+_TIME = re.compile(r"([0-2]?[0-9]) ?: ?([0-5][0-9]) ?(?:\\text\{)? ?([ap])\.? ?m\.? ?\}?", re.IGNORECASE)
+_SENTENCE_START = re.compile(r"\\text\{[^{}]*(?:is|are|:|=) ?\} ?(?=.)")
 _PUNCTUATION = re.compile(r"[\s.,;:!?\"'()\[\]{}\\¤-]+")
 
 
@@ -125,8 +136,13 @@ def _split(text: str, wanted: set[str]) -> tuple[list[str], list[str]]:
 
 def parse(text: str) -> Node:
     """The shape of a canonical text. Never raises; what has no shape is one `Value`."""
+    if (lead := _SENTENCE_START.match(text)) is not None:
+        text = text[lead.end() :]  # \text{The answer is } 4
     if (choice := _choice(text)) is not None:
         return choice
+    inner = _TEXT.fullmatch(text)
+    if (time := _TIME.fullmatch(inner.group(1).strip() if inner else text)) is not None:
+        return Ratio((Value(time.group(1)), Value(time.group(2))), True, time.group(3).lower())
     pieces, separators = _split(text, _LIST_SEPARATORS)
     pieces = [piece for piece in pieces if piece]
     if 1 < len(pieces) <= MAX_ITEMS:
@@ -146,7 +162,7 @@ def parse(text: str) -> Node:
             return _items(brackets, parts) if parts[0] else Value(r"\emptyset")
         if brackets == "()" and len(parts) == 1 and parts[0]:
             return parse(content)
-    return _relation(text) or _ratio(text) or _based(text) or _value(text)
+    return _matrix(text) or _relation(text) or _ratio(text) or _based(text) or _value(text)
 
 
 def _items(brackets: str, pieces: list[str], all_hold: bool = False) -> Items:
@@ -190,6 +206,8 @@ def is_name(text: str) -> bool:
     text = text.strip()
     if not text or len(text) > 60:
         return False
+    if (inside := enclosed(text)) is not None and inside[0] == "()" and "," in inside[1]:
+        return all(_NAME.fullmatch(part) for part in _split(inside[1], {","})[0])
     return any(pattern.fullmatch(text) for pattern in (_NAME, _TRIG_NAME, _DERIVATIVE))
 
 
@@ -202,6 +220,14 @@ def _choice(text: str) -> Choice | None:
         rest = match.group(3).strip()
         return Choice(match.group(1) or match.group(2), rest) if not _CHOICE.fullmatch(rest) else None
     return None
+
+
+def _matrix(text: str) -> Matrix | None:
+    match = _MATRIX.fullmatch(text)
+    if match is None or "\\begin" in match.group(2) or len(text) > 20_000:
+        return None
+    lines = [line for line in match.group(2).split(r"\\") if line.strip()]
+    return Matrix(tuple(tuple(cell.strip() for cell in line.split("&")) for line in lines))
 
 
 def _relation(text: str) -> Node | None:
@@ -272,6 +298,8 @@ def describe(node: Node) -> str:
         case Relation():
             pairs = zip(node.sides, (*node.ops, ""), strict=True)
             return " ".join(f"{side} {op}".strip() for side, op in pairs)
+        case Matrix():
+            return "matrix[" + "; ".join(", ".join(row) for row in node.rows) + "]"
         case Items():
             left, right = node.brackets or ("list(", ")")
             return left + "; ".join(describe(part) for part in node.parts) + right

@@ -46,6 +46,7 @@ _NOT_UNITS = {"and", "or", "is", "the", "a", "an", "of", "in", "to", "unit", "ab
 _TOKEN = re.compile(r"[A-Za-z]+|\^ ?\{? ?-?[0-9] ?\}?|/|[^\s]")
 _UNIT_TAIL = re.compile(r"(?:\\text\{[^{}]*\}|/ ?[A-Za-z]+|m(?= ?/)|[A-Za-z]{2,}|\^ ?\{? ?-?[0-9] ?\}?|[ .]){1,12}")
 _DEGREE = re.compile(r"\^ ?\{? ?\\circ ?\}? ?(?:\\text\{ ?)?([CF]?)(?: ?\})?$")
+_TRIGONOMETRY = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)")
 _MONEY = {"¤": "dollar", "€": "euro", "£": "gbp"}
 
 
@@ -117,7 +118,7 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
             money, text = Unit(*_known(word), frozenset()), text.replace(mark, "", 1).strip()
             break
     degree = _DEGREE.search(text[-40:])
-    if degree:
+    if degree and not _TRIGONOMETRY.search(text):
         body = text[: len(text) - (len(text[-40:]) - degree.start())].strip()
         scale = {"C": "celsius", "F": "fahrenheit"}.get(degree.group(1), "degree")
         return body, Unit(*_known(scale), frozenset())
@@ -143,8 +144,11 @@ def _tail_start(text: str) -> int | None:
         before = text[:start].rstrip()
         if not before or before[-1] in "^_=<>+-*/(,":
             return None
-        if match.group() != "\\text{" and not before[-1].isdigit() and before[-1] not in "})":
+        bare = match.group() if match.group() != "\\text{" else None
+        if bare and not before[-1].isdigit() and before[-1] not in "})":
             return None
+        if bare and _singular(bare) not in _BASE and not bare.startswith("m") and (len(bare) < 4 or before == text[:start]):
+            return None  # 2ab is a product
         return start
     return None
 
