@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import psutil
 import pytest
@@ -132,25 +133,34 @@ def test_one_wandb_run_a_job_offline_with_the_recipe_as_its_config(outcomes):
     outcome = outcomes("two ranks")
     folders = list((outcome.folder / "wandb").glob("offline-run-*"))
     assert len(folders) == 1
-    from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
-
-    store = DataStore()
-    store.open_for_scan(str(next(folders[0].glob("*.wandb"))))
-    config, run, history = {}, None, 0
-    while (data := store.scan_data()) is not None:
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "run":
-            run = record.run
-        updates = [*record.run.config.update, *record.config.update]
-        config |= {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in updates}
-        history += record.WhichOneof("record_type") == "history"
+    records = wandb_records(next(folders[0].glob("*.wandb")))
+    kinds = Counter(record.WhichOneof("record_type") for record in records)
+    run = next(record.run for record in records if record.WhichOneof("record_type") == "run")
+    config = {item.key: json.loads(item.value_json) for item in run.config.update if item.key}
     assert run.project == "colocate-grpo"
     assert run.run_group == "tiny"
     assert list(run.tags) == ["tiny", "cpu"]
     assert config["recipe"]["rewards"] == outcome.run.manifest["recipe"]["rewards"]
-    assert history >= 3
+    assert kinds["history"] >= 3
+    assert kinds["exit"] == 1
+
+
+def wandb_records(path: Path) -> list:
+    """The records of an offline wandb file: protobufs in a LevelDB log (blocks of 32 KiB; checksum, size, kind, bytes)."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, part, records = path.read_bytes(), 7, b"", []
+    while at < len(data):
+        left = 32768 - at % 32768
+        if left < 7:
+            at += left
+            continue
+        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        part = (part if kind in (3, 4) else b"") + data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):
+            records.append(wandb_internal_pb2.Record.FromString(part))
+    return records
 
 
 def started(tmp_path, recipe="recipes/tiny_colocate.yaml", step=2):
