@@ -31,6 +31,7 @@ from rewards.limits import from_environment  # noqa: E402
 from rewards.pool import shared  # noqa: E402
 
 PROMPTS, GENERATIONS, TEXT_CHARS = 512, 8, 3000
+SLICE = 512  # completions graded by one call
 TARGET_RATIO = 20.0
 
 # kind -> (share of prompts, maker). The shares follow the answers of competition mathematics: mostly integers.
@@ -201,16 +202,19 @@ def main() -> int:
     logging.disable(logging.WARNING)  # math_verify logs each of its timeouts
     rows = make_mix(arguments.prompts, arguments.generations, TEXT_CHARS, arguments.seed)
     messages = [[{"role": "assistant", "content": row["completion"]}] for row in rows]
-    warm = [[{"role": "assistant", "content": rf"The answer is $\boxed{{\sqrt{{{k}}}}}$."}] for k in range(8)]
-    accuracy(completions=warm, gold=[rf"\sqrt{{{k}}}" for k in range(8)])
-    accuracy_reward(warm, [rf"$\sqrt{{{k}}}$" for k in range(8)])
+    warm = [[{"role": "assistant", "content": rf"The answer is $\boxed{{\tan {k}}}$."}] for k in range(2, 10)]
+    accuracy(completions=warm, gold=[rf"\tan {k}" for k in range(3, 11)])  # starts the supervisor and its workers
+    accuracy_reward(warm, [rf"$\tan {k}$" for k in range(3, 11)])
 
-    start = time.perf_counter()
-    ours = accuracy(completions=messages, gold=[row["gold"] for row in rows])
-    ours_seconds = time.perf_counter() - start
-    start = time.perf_counter()
-    theirs = accuracy_reward(messages, [f"${row['gold']}$" for row in rows])
-    trl_seconds = time.perf_counter() - start
+    ours, theirs, ours_seconds, trl_seconds = [], [], 0.0, 0.0
+    for at in range(0, len(rows), SLICE):  # in turns, so that other load on the machine falls on both
+        part, golds = messages[at : at + SLICE], [row["gold"] for row in rows[at : at + SLICE]]
+        start = time.perf_counter()
+        ours += accuracy(completions=part, gold=golds)
+        ours_seconds += time.perf_counter() - start
+        start = time.perf_counter()
+        theirs += accuracy_reward(part, [f"${gold}$" for gold in golds])
+        trl_seconds += time.perf_counter() - start
     shared().close()
 
     differing, seen, wrong = [], Counter(), 0
