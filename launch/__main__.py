@@ -1,4 +1,4 @@
-"""python -m launch check|show|run RECIPE [--set key=value ...]"""
+"""python -m launch check|show|run|pair|sweep|table ... : see --help of each."""
 
 import argparse
 import subprocess
@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from launch.problems import RecipeError
-from launch.recipe import ROOT, load, recipe_hash
+from launch.recipe import ROOT, apply_overrides, read_yaml, recipe_hash, resolve
 
-REFUSED = 2
+FINISHED, FAILED, REFUSED = 0, 1, 2
 
 
 def main() -> int:
@@ -20,42 +20,70 @@ def main() -> int:
         return REFUSED
     except OSError as error:
         print(f"error: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
-        return 1
+        return FAILED
 
 
-def checked(arguments) -> dict:
-    """The resolved recipe; warnings go to stderr.
+def checked(path: Path, overrides: list[str], *, point=(), name: str | None = None, shrunk: bool = False) -> dict:
+    """The resolved recipe; warnings go to stderr, and what `--shrink` takes away.
+
+    Args:
+        overrides: a person's `--set`; the last word, over a shrunk recipe too.
+        point: what a sweep sets over its base, before it is shrunk.
+        name: what its runs are called; the file's stem by default.
 
     Raises:
         RecipeError: it cannot be run.
     """
-    from launch.check import check
+    content = apply_overrides(read_yaml(path), list(point), str(path))
+    name = name or path.name.removesuffix(".yaml")
+    if shrunk:
+        from launch.shrink import shrink
 
-    recipe = load(arguments.recipe, arguments.set)
-    problems = check(recipe)
-    if any(not problem.warning for problem in problems):
-        raise RecipeError(str(arguments.recipe), problems)
-    for problem in problems:
-        print(problem, file=sys.stderr)
+        _pass(resolve(content, name, str(path)), path, quiet=True)  # no recipe becomes sound by being small
+        content, lost = shrink(content, str(path))
+        name += "+shrunk"
+        for line in lost:
+            print(f"shrunk: {line}", file=sys.stderr)
+    recipe = resolve(apply_overrides(content, overrides, str(path)), name, str(path))
+    _pass(recipe, path)
     return recipe
 
 
+def _pass(recipe: dict, path: Path, quiet: bool = False) -> None:
+    from launch.check import check
+
+    problems = check(recipe)
+    if any(not problem.warning for problem in problems):
+        raise RecipeError(str(path), problems)
+    for problem in problems if not quiet else ():
+        print(problem, file=sys.stderr)
+
+
 def check_verb(arguments) -> int:
-    recipe = checked(arguments)
+    recipe = checked(arguments.recipe, arguments.set)
     print(f"{arguments.recipe}: fine ({recipe['recipe']['arm']}, hash {recipe_hash(recipe)[:12]})")
-    return 0
+    return FINISHED
 
 
 def show_verb(arguments) -> int:
+    from launch.machine import startable
+
+    recipe = checked(arguments.recipe, arguments.set, shrunk=arguments.shrink)
+    _show(recipe, str(arguments.recipe))
+    for problem in startable(recipe):
+        print(f"\n# Not to be started here: {problem.rule}. {problem.mend}")
+    return FINISHED
+
+
+def _show(recipe: dict, shown: str) -> None:
     from ruamel.yaml import YAML
 
     from launch.command import environment, pasteable
     from launch.derived import derive
 
-    recipe = checked(arguments)
     yaml = YAML()
     yaml.default_flow_style = False
-    print(f"# {arguments.recipe}, resolved (hash {recipe_hash(recipe)[:12]})")
+    print(f"# {shown}, resolved (hash {recipe_hash(recipe)[:12]})")
     yaml.dump(recipe, sys.stdout)
     print("\n# What follows from it")
     for name, value in derive(recipe).items():
@@ -64,38 +92,109 @@ def show_verb(arguments) -> int:
     print("\n# Variables, and why each is set (yours win)")
     for name, (value, why) in environment(recipe, folder).items():
         print(f"#   {name}={value}  {why}")
-    print("\n# The command, on the one node, from the repository's root (`run` makes the folder first)")
-    print(pasteable(recipe, folder))
-    return 0
+    if recipe["cluster"]["nodes"] == 1 and recipe["recipe"]["arm"] != "server":
+        print("\n# The command, on the one node, from the repository's root (`run` makes the folder first)")
+        print(pasteable(recipe, folder))
 
 
 def run_verb(arguments) -> int:
-    from launch.run import run
-
-    recipe = checked(arguments)
     if arguments.dry_run:
         return show_verb(arguments)
-    code, folder = run(recipe, arguments.runs, arguments.set)
-    if code == 0:
+    recipe = checked(arguments.recipe, arguments.set, shrunk=arguments.shrink)
+    return _run(recipe, arguments, str(arguments.recipe), arguments.set)
+
+
+def _run(recipe: dict, arguments, shown: str, overrides: list[str]) -> int:
+    from launch.machine import startable
+    from launch.run import run
+
+    if problems := list(startable(recipe)):
+        raise RecipeError(shown, problems)
+    code, folder = run(recipe, arguments.runs, [*(["--shrink"] if arguments.shrink else []), *overrides])
+    if code == FINISHED:
         subprocess.run([sys.executable, "-m", "analysis", "summary", str(folder.path)], cwd=ROOT, check=False)
     return code
 
 
+def pair_verb(arguments) -> int:
+    from launch.pair import compare, report
+
+    comparison = compare(*(checked(path, arguments.set) for path in (arguments.a, arguments.b)))
+    print(report(comparison, (str(arguments.a), str(arguments.b))))
+    return FINISHED if comparison.is_pair else FAILED
+
+
+def sweep_verb(arguments) -> int:
+    """Checks every point before it runs any: a queue must not end at its last point with a typing error."""
+    from launch import sweep as sweeps
+
+    points = sweeps.points(sweeps.read_sweep(arguments.sweep))
+    recipes, problems = [], []
+    for point in points:
+        try:
+            recipes.append(checked(point.base, arguments.set, point=point.overrides, name=point.name, shrunk=arguments.shrink))
+        except RecipeError as error:
+            problems += error.problems
+            print(f"{point.name}: {error}", file=sys.stderr)
+    if problems:
+        raise RecipeError(str(arguments.sweep), problems)
+    worst = FINISHED
+    for point, recipe in zip(points, recipes, strict=True):
+        done = sweeps.record_of(recipe, sweeps.finished_runs(arguments.runs))
+        state = f"finished: {done}" if done else "to run"
+        print(f"{recipe_hash(recipe)[:12]}  {recipe['name']}  {state}", flush=True)
+        if done or arguments.dry_run:
+            continue
+        try:
+            code = _run(recipe, arguments, point.name, [*point.overrides, *arguments.set])
+        except RecipeError as error:  # an arm or a machine that cannot start it; the other points may do
+            print(error, file=sys.stderr)
+            code = REFUSED
+        if code not in (FINISHED, FAILED, REFUSED):
+            return code  # interrupted: the person wants the terminal back
+        worst = max(worst, code)
+    return worst
+
+
+def table_verb(arguments) -> int:
+    from launch.table import README, table
+
+    if arguments.write:
+        README.write_text(table(), encoding="utf-8")
+        print(README.relative_to(ROOT))
+    else:
+        print(table(), end="")
+    return FINISHED
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m launch", description="Check, show and run a recipe.")
+    parser = argparse.ArgumentParser(prog="python -m launch", description="Check, show, compare and run recipes.")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for name, verb, text in (
-        ("check", check_verb, "say whether the recipe can be run, and everything that is wrong with it (exit code 2)"),
-        ("show", show_verb, "print the resolved recipe, the batch arithmetic, the environment and the command"),
-        ("run", run_verb, "check it and run it; exit code 0 finished, 1 failed, 2 refused, 130 interrupted"),
-    ):
+
+    def add(name, verb, text, *files, options=()):
         sub = verbs.add_parser(name, help=text, description=text)
         sub.set_defaults(verb=verb)
-        sub.add_argument("recipe", type=Path)
-        sub.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override, such as grpo.seed=1")
-        if name == "run":
-            sub.add_argument("--runs", type=Path, default=Path("runs"), help="where records go (default: runs)")
-            sub.add_argument("--dry-run", action="store_true", help="as `show`, and start nothing")
+        for file in files:
+            sub.add_argument(file, type=Path)
+        for option, settings in options:
+            sub.add_argument(option, **settings)
+
+    override = ("--set", {"action": "append", "default": [], "metavar": "KEY=VALUE", "help": "override, such as grpo.seed=1"})
+    runs = ("--runs", {"type": Path, "default": Path("runs"), "help": "where records go (default: runs)"})
+    small = ("--shrink", {"action": "store_true", "help": "at this machine's size, without a GPU: random model, sample of problems"})
+    dry = ("--dry-run", {"action": "store_true", "help": "say what would run, and start nothing"})
+    add("check", check_verb, "say whether the recipe can be run, and everything that is wrong with it (exit code 2)",
+        "recipe", options=[override])  # fmt: skip
+    add("show", show_verb, "print the resolved recipe, the batch arithmetic, the environment and the command",
+        "recipe", options=[override, small])  # fmt: skip
+    add("run", run_verb, "check it and run it; exit code 0 finished, 1 failed, 2 refused, 130 interrupted",
+        "recipe", options=[override, small, runs, dry])  # fmt: skip
+    add("pair", pair_verb, "say whether two recipes do the same work and differ in the arm alone; exit code 0 yes, 1 no",
+        "a", "b", options=[override])  # fmt: skip
+    add("sweep", sweep_verb, "check every point of a sweep, and run those without a finished record",
+        "sweep", options=[override, small, runs, dry])  # fmt: skip
+    add("table", table_verb, "print recipes/README.md, or write it",
+        options=[("--write", {"action": "store_true", "help": "into recipes/README.md"})])  # fmt: skip
     return parser
 
 

@@ -58,7 +58,7 @@ def batches(recipe: dict) -> Iterator[Problem]:
             f"steps per generation = {batch} completions",
             f"use one of {', '.join(map(str, divisors(batch, 2)[:12]))}, or change the batch",
         )  # fmt: skip
-    elif not derived["groups_whole_on_each_rank"] and _arm(recipe) == "colocate" and grpo["vllm_tensor_parallel_size"] == 1:
+    elif batch % micro_batch == 0 and _arm(recipe) == "colocate" and not derived["groups_whole_on_each_rank"]:
         yield Problem(
             "grpo.num_generations", generations,
             f"a rank holds {derived['generation_batch_per_rank']} completions, which is no whole number of groups",

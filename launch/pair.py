@@ -83,7 +83,7 @@ def _compared(recipe: dict) -> dict:
 
 
 def _leaves(value, prefix: str = ""):
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict) and value and prefix != "cluster.server":
         for key, item in value.items():
             yield from _leaves(item, f"{prefix}.{key}" if prefix else key)
     else:
