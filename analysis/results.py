@@ -57,7 +57,7 @@ def markdown_table(results: list[dict]) -> str:
     """One row a recipe: mean and spread in columns of their own. Spread is the standard deviation over the seeds; a run
     that did not finish is counted in its own column and in no mean."""
     head = (
-        "recipe", "arm", "seeds", "failed", "accuracy before", "sd", "accuracy after", "sd", "lowest", "steps",
+        "recipe", "arm", "seeds", "unfinished", "accuracy before", "sd", "accuracy after", "sd", "lowest", "steps",
         "step s (median)", "completion tokens/s", "commit",
     )  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
