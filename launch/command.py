@@ -20,11 +20,15 @@ def environment(recipe: dict, run_folder: Path | None = None) -> dict[str, tuple
         "VLLM_NO_USAGE_STATS": ("1", "no connection that nobody asked for"),
     }
     if recipe["cluster"]["gpu"] == "cpu":
-        threads = max(1, (os.cpu_count() or 1) // recipe["cluster"]["gpus_per_node"])
+        server = recipe["cluster"]["server"] or {"gpus_per_node": 0}
+        threads = max(1, (os.cpu_count() or 1) // (recipe["cluster"]["gpus_per_node"] + server["gpus_per_node"]))
         table |= {
             "CUDA_VISIBLE_DEVICES": ("", "the recipe says cpu"),
             "DS_ACCELERATOR": ("cpu", "DeepSpeed would look for CUDA"),
-            "OMP_NUM_THREADS": (str(threads), "cores / ranks: more threads than cores fight each other"),
+            "OMP_NUM_THREADS": (
+                str(threads),
+                "cores / ranks, the server's too: more threads than cores fight each other",
+            ),
             "VLLM_CPU_OMP_THREADS_BIND": ("nobind", "vLLM would bind every rank to the same cores"),
             "VLLM_CPU_KVCACHE_SPACE": ("1", "GiB a rank; vLLM would take half of the memory"),
             "GLOO_SOCKET_IFNAME": ("lo", "one node: no need of a name that resolves"),
@@ -50,6 +54,21 @@ def environment(recipe: dict, run_folder: Path | None = None) -> dict[str, tuple
     if run_folder is not None:
         table["WANDB_DIR"] = (str(run_folder), "wandb's files lie beside the record")
     return {name: entry for name, entry in table.items() if name not in os.environ}
+
+
+def computes_in(recipe: dict) -> str:
+    """The type that trainer and engine both compute in."""
+    return "bfloat16" if recipe["grpo"]["bf16"] else recipe["model"]["dtype"]
+
+
+def device_shares(recipe: dict) -> tuple[str, str]:
+    """CUDA_VISIBLE_DEVICES of the training ranks, and of a server on their node: the ranks' come first."""
+    cluster, server = recipe["cluster"], recipe["cluster"]["server"]
+    ranks = cluster["gpus_per_node"] if server["on_training_node"] else 0
+    count = ranks + server["gpus_per_node"]
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = given.split(",") if given else [str(index) for index in range(count)]
+    return ",".join(devices[:ranks] if ranks else devices), ",".join(devices[ranks:count])
 
 
 def command(recipe: dict, run_folder: Path) -> list[str]:

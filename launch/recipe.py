@@ -73,6 +73,9 @@ class ServerSection(Section):
     tensor_parallel_size: int = Field(ge=1, le=1024)
     data_parallel_size: int = Field(1, ge=1, le=1024)
     gpu_memory_utilization: float = Field(0.9, gt=0, lt=1, description="vLLM's own default: nobody else is on these GPUs")
+    weight_transfer: Literal["auto", "nccl", "gloo"] = Field("auto", description="auto: nccl, or gloo where there is no GPU")
+    interface: str | None = Field(None, min_length=1, description="by which the training nodes reach a server on nodes of its own")
+    port: int | None = Field(None, ge=1024, le=65535, description="for a firewall's sake; by default a free one is found")
 
 
 class ClusterSection(Section):

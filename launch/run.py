@@ -18,6 +18,7 @@ from launch.command import command, environment
 from launch.derived import derive
 from launch.progress import Progress
 from launch.recipe import ROOT, recipe_hash
+from launch.server import Server, trainer_environment
 from record import RunFolder, utc_now
 
 FINISHED, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
@@ -64,7 +65,11 @@ def make_run_folder(recipe: dict, runs: Path, overrides: list[str]) -> RunFolder
         argv=sys.argv,
         command=shlex.join(command(recipe, path)),
         environment={name: value for name, (value, _) in variables.items()}
-        | {name: os.environ[name] for name in os.environ if name.startswith(("NCCL_", "GLOO_", "VLLM_", "OMP_", "ACCELERATE_"))},
+        | {
+            name: os.environ[name]
+            for name in os.environ
+            if name.startswith(("NCCL_", "GLOO_", "VLLM_", "OMP_", "ACCELERATE_"))
+        },
         git=git,
         host={"machine": platform.machine(), "cpus": os.cpu_count(), "memory_bytes": psutil.virtual_memory().total},
         start=utc_now(),
@@ -78,7 +83,6 @@ def run(recipe: dict, runs: Path, overrides: list[str]) -> tuple[int, RunFolder]
     """Runs a checked recipe to its end. Returns the exit code (0 finished, 1 failed, 2 refused by a rank before any
     engine, 130 interrupted) and the run's folder. No process that it started is alive afterwards."""
     folder = make_run_folder(recipe, runs, overrides)
-    variables = {name: value for name, (value, _) in environment(recipe, folder.path).items()}
     progress = Progress(folder, recipe)
     print(f"run record: {folder.path}", flush=True)
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # a rank whose parent dies becomes ours, and is found below
@@ -87,31 +91,58 @@ def run(recipe: dict, runs: Path, overrides: list[str]) -> tuple[int, RunFolder]
         number: signal.signal(number, lambda received, _frame: asked_to_stop.append(received))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
+    server = Server(recipe, folder) if recipe["recipe"]["arm"] == "server" else None
+    ranks = None
     try:
-        with open(folder.logs_path / "torchrun.log", "wb") as log:
-            process = subprocess.Popen(
-                command(recipe, folder.path), cwd=ROOT, env=os.environ | variables, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True,  # a Ctrl-C reaches the launcher alone, which stops the ranks in order
-                preexec_fn=_die_with_parent,
-            )  # fmt: skip
-        told = False
-        while process.poll() is None:
-            progress.follow()
-            if asked_to_stop and not told:
-                progress.say(f"{signal.Signals(asked_to_stop[0]).name}: stopping the ranks (again to kill them)")
-                process.terminate()
-                told = True
-            elif len(asked_to_stop) > 1:
-                break
-            time.sleep(0.2)
+        if server is None or _await_server(server, progress, asked_to_stop):
+            ranks = _start_ranks(recipe, folder, server)
+            told = False
+            while ranks.poll() is None:
+                progress.follow()
+                if not told and (asked_to_stop or (server and server.failed())):
+                    why = signal.Signals(asked_to_stop[0]).name if asked_to_stop else server.cause
+                    progress.say(f"{why}: stopping the ranks (Ctrl-C{' again' if asked_to_stop else ''} to kill them)")
+                    ranks.terminate()
+                    told = True
+                elif len(asked_to_stop) > 1:
+                    break
+                time.sleep(0.2)
+        if server:
+            server.failed()  # a rank that lost its server may have told torchrun before the server was looked at
     finally:
+        if server:
+            server.stop()
         _stop_descendants(grace_seconds=0 if len(asked_to_stop) > 1 else 10)
         progress.follow()
         progress.close()
         for number, handler in previous.items():
             signal.signal(number, handler)
-    return _conclude(folder, process.returncode, asked_to_stop), folder
+    return _conclude(folder, ranks.returncode if ranks else None, asked_to_stop, server), folder
+
+
+def _await_server(server: Server, progress: Progress, asked_to_stop: list[int]) -> bool:
+    """Starts the server and waits for it. False if it failed, or if the person has had enough."""
+    server.start(_die_with_parent)
+    progress.say(f"vLLM server starting on {server.url}")
+    while not asked_to_stop and not server.cause:
+        if server.healthy():
+            progress.say("vLLM server healthy")
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _start_ranks(recipe: dict, folder: RunFolder, server: Server | None) -> subprocess.Popen:
+    variables = {name: value for name, (value, _) in environment(recipe, folder.path).items()}
+    if server:
+        variables |= trainer_environment(recipe, server.host)
+    with open(folder.logs_path / "torchrun.log", "wb") as log:
+        return subprocess.Popen(
+            command(recipe, folder.path), cwd=ROOT, env=os.environ | variables, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C reaches the launcher alone, which stops the ranks in order
+            preexec_fn=_die_with_parent,
+        )  # fmt: skip
 
 
 def _die_with_parent() -> None:
@@ -131,12 +162,15 @@ def _stop_descendants(grace_seconds: float) -> None:
         _, alive = psutil.wait_procs(alive, timeout=5)
 
 
-def _conclude(folder: RunFolder, returncode: int | None, asked_to_stop: list[int]) -> int:
+def _conclude(folder: RunFolder, returncode: int | None, asked_to_stop: list[int], server: Server | None) -> int:
     """Gives the record its exit status where the ranks could not, and says what happened."""
     status = folder.manifest()["exit"]["status"]
     if status == "finished":
         if returncode:
-            print(f"warning: the run finished, then a rank crashed on its way out (exit code {returncode})", file=sys.stderr)
+            print(
+                f"warning: the run finished, then a rank crashed on its way out (exit code {returncode})",
+                file=sys.stderr,
+            )
         return FINISHED
     if asked_to_stop:
         folder.finish("interrupted", f"stopped by {signal.Signals(asked_to_stop[0]).name}")
@@ -144,14 +178,19 @@ def _conclude(folder: RunFolder, returncode: int | None, asked_to_stop: list[int
         return INTERRUPTED if asked_to_stop[0] == signal.SIGINT else 128 + asked_to_stop[0]
     errors = folder.errors()
     refused = bool(errors) and errors[0]["kind"] == "Refused"
-    if errors:
+    if server and server.cause:  # what the ranks then say of it only follows
+        refused, errors, cause = False, [], server.cause
+    elif errors:
         cause = f"rank {errors[0]['rank']}: {errors[0]['kind']}: {errors[0]['message']}"
     else:
         cause = _killed_rank(folder) or f"torchrun ended with exit code {returncode}"
     folder.finish("failed", cause)
     print(f"failed: {cause}", file=sys.stderr)
     if not refused:
-        shown = errors[0]["traceback"].splitlines() if errors else _log_lines(folder)
+        if server and server.cause:
+            shown = server.last_lines()
+        else:
+            shown = errors[0]["traceback"].splitlines() if errors else _log_lines(folder)
         print("\n".join(f"  | {line}" for line in shown[-12:]), file=sys.stderr)
         print(f"  the ranks' logs: {folder.logs_path}", file=sys.stderr)
     return REFUSED if refused else FAILED

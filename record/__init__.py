@@ -4,6 +4,7 @@
     events.jsonl          one line a stage: model loaded, engines ready, trained, ...
     metrics.jsonl         one line a step
     phases.rank*.jsonl    what each rank was doing, and when
+    phases.server.jsonl   when the server was busy, in the server arm
     error.rank*.json      why a rank stopped, where one did
 
 `launch` makes the folder and has the last word on the exit status, `training` fills it, `analysis` reads it. This folder

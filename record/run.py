@@ -33,6 +33,10 @@ class RunFolder:
     def phases_path(self, rank: int) -> Path:
         return self.path / f"phases.rank{rank}.jsonl"
 
+    @property
+    def server_phases_path(self) -> Path:
+        return self.path / "phases.server.jsonl"
+
     def error_path(self, rank: int) -> Path:
         return self.path / f"error.rank{rank}.json"
 

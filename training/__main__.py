@@ -83,7 +83,8 @@ def train(folder: RunFolder, rank: int) -> None:
     from training.trainer import RecordedGRPOTrainer
 
     model = recipe["model"]
-    args = to_grpo_config(recipe, str(folder.path), ["wandb"])
+    server = manifest.get("server")
+    args = to_grpo_config(recipe, str(folder.path), ["wandb"], server["url"] if server else None)
     if args.world_size != manifest["derived"]["ranks"]:
         raise Refused(f"the recipe is for {manifest['derived']['ranks']} ranks, {args.world_size} were started")
     tokenizer = AutoTokenizer.from_pretrained(
@@ -111,7 +112,7 @@ def train(folder: RunFolder, rank: int) -> None:
     synchronize = torch.cuda.synchronize if torch.cuda.is_available() and not args.use_cpu else lambda: None
     clock = PhaseClock(LineWriter(folder.phases_path(rank)), synchronize)
     computes_in = "bfloat16" if args.bf16 else "float16" if args.fp16 else model["dtype"]
-    engine.install(clock, recipe["grpo"]["seed"], computes_in)
+    engine.install(clock, recipe["grpo"]["seed"], computes_in, server["weight_transfer"] if server else None)
     with clock("other"):
         trainer = RecordedGRPOTrainer(
             clock=clock,

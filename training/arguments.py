@@ -14,6 +14,7 @@ import typing
 # What each arm means in TRL's terms (trl/trainer/grpo_config.py, 1.16.0).
 ARM_ARGUMENTS = {
     "colocate": {"use_vllm": True, "vllm_mode": "colocate"},
+    "server": {"use_vllm": True, "vllm_mode": "server"},
     "generate": {"use_vllm": False},
     "continuous_batching": {"use_vllm": False, "use_transformers_continuous_batching": True},
 }
@@ -55,8 +56,11 @@ def _members(hint) -> list:
     return [hint]
 
 
-def to_grpo_config(recipe: dict, output_dir: str, report_to: list[str]):
+def to_grpo_config(recipe: dict, output_dir: str, report_to: list[str], server_url: str | None = None):
     """The GRPOConfig of a resolved recipe: its `grpo` section as it is, and what the other sections decide.
+
+    Args:
+        server_url: in the server arm, where the launcher has started it.
 
     Raises:
         ValueError: TRL refuses the combination; `launch check` knows the common ones.
@@ -81,6 +85,7 @@ def to_grpo_config(recipe: dict, output_dir: str, report_to: list[str]):
             "attn_implementation": model["attn_implementation"],
             "revision": model["revision"],
         },
+        vllm_server_base_url=server_url,
         reward_weights=[reward["weight"] for reward in recipe["rewards"].values()],
         **ARM_ARGUMENTS[recipe["recipe"]["arm"]],
         **recipe["grpo"],

@@ -3,6 +3,7 @@
     trl.trainer.grpo_trainer.VLLMGeneration    TRL builds it itself, by this name (TRL 1.16.0)
     trl.generation.vllm_generation.LLM         it builds the engine by this name, with arguments that no option reaches
     VLLMGeneration.sync_weights                writes parameter by parameter, which vLLM's CPU backend cannot take
+    trl.generation.vllm_generation.VLLMClient  TRL's end of the server arm, by this name (ours: training/server_client.py)
     llm_engine...model_runner                  the engine's model, for the sync on a CPU and to read the weights
     _CPUSHMDistributed.make_group_name         the shared memory of a TP group without a GPU (vLLM 0.31.0)
 
@@ -19,7 +20,9 @@ import trl.generation.vllm_generation as trl_generation
 import trl.trainer.grpo_trainer as trl_trainer
 from trl.generation.vllm_generation import VLLMGeneration
 
+from training.gloo_transfer import repack_heads
 from training.phases import PhaseClock
+from training.server_client import CLIENTS
 
 
 def model_runner(llm):
@@ -27,7 +30,9 @@ def model_runner(llm):
     return llm.llm_engine.model_executor.driver_worker.model_runner
 
 
-def install(clock: PhaseClock, seed: int, dtype: str, engine_arguments: dict | None = None) -> None:
+def install(
+    clock: PhaseClock, seed: int, dtype: str, weight_transfer: str | None = None, engine_arguments: dict | None = None
+) -> None:
     """Makes TRL build our engine instead of its own, for the next GRPOTrainer of this process.
 
     Args:
@@ -37,6 +42,7 @@ def install(clock: PhaseClock, seed: int, dtype: str, engine_arguments: dict | N
             which must sample the same tokens (vLLM 15895), and different between groups and between runs.
         dtype: what the engine computes in. vLLM would take what the checkpoint is stored in, which need not be what the
             trainer computes in; the two would then sample from and train slightly different policies.
+        weight_transfer: in the server arm, nccl or gloo.
         engine_arguments: more arguments for vllm.LLM, over TRL's.
     """
     base = trl_generation.LLM if not hasattr(trl_generation.LLM, "trl_base") else trl_generation.LLM.trl_base
@@ -69,6 +75,8 @@ def install(clock: PhaseClock, seed: int, dtype: str, engine_arguments: dict | N
                 else:
                     super().sync_weights()
 
+    if weight_transfer:
+        trl_generation.VLLMClient = CLIENTS[weight_transfer]
     trl_generation.LLM = TimedLLM
     trl_trainer.VLLMGeneration = Engine
 
@@ -101,19 +109,12 @@ def _reload_on_cpu(engine: VLLMGeneration) -> None:
     `reload_weights` is vLLM's own way back through its loader. It keeps parameters until a layer has all of its own, and
     ZeRO-3 takes a gathered parameter back as soon as the next one is asked for: hence the clones.
 
-    A head tied to the embedding needs one thing more. Its weight is the embedding's, which the reload replaces; but what
-    it multiplies with is a packed copy (dispatch_cpu_unquantized_gemm in vllm/model_executor/layers/utils.py), and the
-    reload leaves that as it was, warning only of a "ParallelLMHead: Failed to load weights". The engine would go on
-    sampling from new layers under the first checkpoint's head.
+    A head tied to the embedding needs one thing more (training/gloo_transfer.py, repack_heads).
     """
-    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-
     runner = model_runner(engine.llm)
     with torch.no_grad():
         runner.reload_weights(weights_iterator=((name, weight.clone()) for name, weight in engine._iter_named_params()))
-        for layer in runner.get_model().modules():
-            if isinstance(layer, ParallelLMHead):
-                layer.quant_method.process_weights_after_loading(layer)
+        repack_heads(runner.get_model())
     engine.llm.reset_prefix_cache()
 
 

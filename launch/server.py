@@ -1,0 +1,204 @@
+"""The vLLM server of a run in the server arm: its command, its start, its end. launch/server_watch.py watches it in between.
+
+The server is started through the module that `vllm serve` runs: the command itself refuses to start where vLLM is installed
+under another name, as its CPU builds are. Its arguments are those that TRL 1.16.0 asks for (trl/generation/vllm_client.py),
+and for the rest what the colocated engine of the same recipe would get.
+"""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+
+from launch.command import computes_in, device_shares, environment
+from launch.recipe import ROOT
+from launch.server_watch import Watch
+from launch.shapes import model_shape, parameters
+from record import RunFolder
+
+LOOPBACK = "127.0.0.1"
+_PORTS = range(20_000, 32_768)  # below the ports that the kernel hands out by itself: nobody gets ours by chance
+_LAST_LINES = 12
+
+
+def address(server: dict) -> str:
+    """Where the server listens: on the loopback interface if the trainers are on its host, else on the named one.
+
+    Raises:
+        ValueError: no interface is named, or this host has none of that name with an IPv4 address.
+    """
+    if server["on_training_node"]:
+        return LOOPBACK
+    names = {
+        name: found.address
+        for name, addresses in psutil.net_if_addrs().items()
+        for found in addresses
+        if found.family == socket.AF_INET
+    }
+    if server["interface"] not in names:
+        raise ValueError(
+            f"cluster.server.interface = {server['interface']!r}: must name the interface by which the training nodes reach "
+            f"the server; this host has {', '.join(sorted(names))}"
+        )
+    return names[server["interface"]]
+
+
+def free_port(host: str) -> int:
+    """A port on which nobody listens.
+
+    Raises:
+        OSError: none was found in 100 attempts.
+    """
+    for port in random.SystemRandom().sample(_PORTS, 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no free port among 100 tried on {host}")
+
+
+def weight_transfer(recipe: dict) -> str:
+    """nccl or gloo: what the recipe says, or what its devices can do."""
+    choice = recipe["cluster"]["server"]["weight_transfer"]
+    return choice if choice != "auto" else ("gloo" if recipe["cluster"]["gpu"] == "cpu" else "nccl")
+
+
+def start_limit_seconds(recipe: dict) -> float:
+    """How long the server may take until it is healthy: grpo.vllm_server_timeout if stated; else five minutes for imports,
+    compilation and graphs (measured: 50 to 75 s), and the weights at 100 MB/s, which a slow shared disk gives."""
+    stated = recipe["grpo"].get("vllm_server_timeout")
+    if stated is not None:
+        return stated
+    count = parameters(model_shape(recipe["model"]["path"], recipe["model"]["revision"]) or {}) or 0
+    return 300 + count * (2 if computes_in(recipe) == "bfloat16" else 4) / 100e6
+
+
+def server_command(recipe: dict, host: str, port: int) -> list[str]:
+    model, grpo, server = recipe["model"], recipe["grpo"], recipe["cluster"]["server"]
+    transfer = weight_transfer(recipe)
+    arguments = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server",
+        "--model", model["path"], *(["--revision", model["revision"]] if model["revision"] else []),
+        "--dtype", computes_in(recipe), "--host", host, "--port", str(port),
+        "--tensor-parallel-size", str(server["tensor_parallel_size"]),
+        "--data-parallel-size", str(server["data_parallel_size"]),
+        "--gpu-memory-utilization", str(server["gpu_memory_utilization"]),
+        "--max-model-len", str(grpo["vllm_max_model_length"]),
+        "--seed", str(grpo["seed"] * 1_000_003 % 2**31),  # as the colocated engines (training/engine.py)
+        # what TRL needs: log-probabilities of what was really sampled, of every token, and a way in for the weights
+        "--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1",
+        "--weight-transfer-config", json.dumps({"backend": transfer}),
+        "--disable-uvicorn-access-log",
+    ]  # fmt: skip
+    if transfer == "gloo":
+        arguments += ["--worker-extension-cls", "training.gloo_transfer.Registration"]
+    if model["trust_remote_code"]:
+        arguments.append("--trust-remote-code")
+    return arguments
+
+
+def server_environment(recipe: dict, host: str) -> dict[str, str]:
+    """The launcher's variables for this recipe, and the server's own."""
+    variables = {name: value for name, (value, _) in environment(recipe).items()}
+    variables |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_HOST_IP": host}  # TRL's routes are vLLM's development routes
+    if "VLLM_LOGGING_LEVEL" not in os.environ:
+        variables["VLLM_LOGGING_LEVEL"] = "INFO"  # when it dies, the last lines should say of what
+    if recipe["cluster"]["gpu"] != "cpu":
+        variables["CUDA_VISIBLE_DEVICES"] = device_shares(recipe)[1]
+    return variables
+
+
+def trainer_environment(recipe: dict, host: str) -> dict[str, str]:
+    """What the training ranks need beside the recipe's variables: their own devices, and no proxy on the way to the server,
+    whatever the person's own exceptions are."""
+    own = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    exceptions = ",".join(filter(None, [own, host]))
+    variables = {"no_proxy": exceptions, "NO_PROXY": exceptions}
+    if recipe["cluster"]["gpu"] != "cpu":
+        variables["CUDA_VISIBLE_DEVICES"] = device_shares(recipe)[0]
+    return variables
+
+
+class Server:
+    """One server for one run; a new run starts a new one, since an old one still holds the last trainer's group (TRL 3408)."""
+
+    def __init__(self, recipe: dict, folder: RunFolder):
+        self.host = address(recipe["cluster"]["server"])
+        self.port = recipe["cluster"]["server"]["port"] or free_port(self.host)
+        self.url = f"http://{self.host}:{self.port}"
+        self.cause: str | None = None
+        self._recipe, self._folder = recipe, folder
+        self._log_path = folder.logs_path / "server.log"
+        self._process: subprocess.Popen | None = None
+        self._watch = Watch(self.url, folder.server_phases_path)
+
+    def start(self, preexec: Callable[[], None]) -> None:
+        """Starts it and returns at once.
+
+        Args:
+            preexec: runs in the child before vLLM does (the launcher ties the child's life to its own there).
+        """
+        command = server_command(self._recipe, self.host, self.port)
+        self._folder.update(
+            server={
+                "url": self.url,
+                "weight_transfer": weight_transfer(self._recipe),
+                "command": command,
+                "healthy_seconds": None,
+            }
+        )
+        self._started = time.monotonic()
+        with open(self._log_path, "wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, env=os.environ | server_environment(self._recipe, self.host), stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=preexec,
+            )  # fmt: skip
+
+    def healthy(self) -> bool:
+        """Whether it answers; from its first answer on it is watched. Look at `cause` too: it may have died instead."""
+        if self.failed() or not self._watch.answers():
+            waited, limit = time.monotonic() - self._started, start_limit_seconds(self._recipe)
+            if not self.cause and waited > limit:
+                self.cause = (
+                    f"the vLLM server was not healthy within {limit:.0f} s; if it only needs longer (its log says), state "
+                    "grpo.vllm_server_timeout in seconds"
+                )
+            return False
+        seconds = round(time.monotonic() - self._started, 1)
+        self._folder.update(server=self._folder.manifest()["server"] | {"healthy_seconds": seconds})
+        self._watch.start()
+        return True
+
+    def failed(self) -> bool:
+        """Whether the server is dead or deaf; `cause` then says how."""
+        code = self._process.poll()
+        if self.cause is None and code is not None:
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            self.cause = f"the vLLM server died ({how})"
+        if self.cause is None and self._watch.complaint:
+            self.cause = f"the vLLM server {self._watch.complaint}"
+        return self.cause is not None
+
+    def last_lines(self) -> list[str]:
+        """The end of its log, with the part that says why it died if that can be found."""
+        lines = self._log_path.read_text(errors="replace").splitlines() if self._log_path.exists() else []
+        return lines[-_LAST_LINES:]
+
+    def stop(self) -> None:
+        """Ends it: asks its front end to, and returns when that is gone or 5 s are over. The launcher ends what is left."""
+        self._watch.stop()
+        if self._process and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
