@@ -96,6 +96,8 @@ def run(recipe: dict, runs: Path, overrides: list[str]) -> tuple[int, RunFolder]
     try:
         if server is None or _await_server(server, progress, asked_to_stop):
             ranks = _start_ranks(recipe, folder, server)
+            if server:
+                server.watch()
             told = False
             while ranks.poll() is None:
                 progress.follow()
@@ -141,7 +143,7 @@ def _start_ranks(recipe: dict, folder: RunFolder, server: Server | None) -> subp
             command(recipe, folder.path), cwd=ROOT, env=os.environ | variables, stdin=subprocess.DEVNULL,
             stdout=log, stderr=subprocess.STDOUT,
             start_new_session=True,  # a Ctrl-C reaches the launcher alone, which stops the ranks in order
-            preexec_fn=_die_with_parent,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509, no thread runs yet
         )  # fmt: skip
 
 

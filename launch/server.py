@@ -160,11 +160,12 @@ class Server:
         with open(self._log_path, "wb") as log:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=os.environ | server_environment(self._recipe, self.host), stdin=subprocess.DEVNULL,
-                stdout=log, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=preexec,
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                preexec_fn=preexec,  # noqa: PLW1509, no thread runs yet
             )  # fmt: skip
 
     def healthy(self) -> bool:
-        """Whether it answers; from its first answer on it is watched. Look at `cause` too: it may have died instead."""
+        """Whether it answers. Look at `cause` too: it may have died instead, or its time may be over."""
         if self.failed() or not self._watch.answers():
             waited, limit = time.monotonic() - self._started, start_limit_seconds(self._recipe)
             if not self.cause and waited > limit:
@@ -175,8 +176,11 @@ class Server:
             return False
         seconds = round(time.monotonic() - self._started, 1)
         self._folder.update(server=self._folder.manifest()["server"] | {"healthy_seconds": seconds})
-        self._watch.start()
         return True
+
+    def watch(self) -> None:
+        """From here on a thread looks after it. After the last fork: a child of a process with threads may hang."""
+        self._watch.start()
 
     def failed(self) -> bool:
         """Whether the server is dead or deaf; `cause` then says how."""
@@ -189,7 +193,7 @@ class Server:
         return self.cause is not None
 
     def last_lines(self) -> list[str]:
-        """The end of its log, with the part that says why it died if that can be found."""
+        """The end of its log."""
         lines = self._log_path.read_text(errors="replace").splitlines() if self._log_path.exists() else []
         return lines[-_LAST_LINES:]
 

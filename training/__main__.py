@@ -64,9 +64,8 @@ def train(folder: RunFolder, rank: int) -> None:
     Raises:
         training.data.Refused: bad input, before any engine has started.
     """
-    manifest = folder.manifest()
+    manifest, main_rank = folder.manifest(), rank == 0
     recipe = manifest["recipe"]
-    main_rank = rank == 0
     from training.recording import Events, Recorder, hardware, software
 
     events = Events(folder if main_rank else None)
@@ -80,6 +79,7 @@ def train(folder: RunFolder, rank: int) -> None:
     from training.arguments import to_grpo_config
     from training.data import Refused, load_split
     from training.phases import PhaseClock
+    from training.sentinel import Sentinel, sampling_is_cut
     from training.trainer import RecordedGRPOTrainer
 
     model = recipe["model"]
@@ -116,6 +116,7 @@ def train(folder: RunFolder, rank: int) -> None:
     with clock("other"):
         trainer = RecordedGRPOTrainer(
             clock=clock,
+            sentinel=Sentinel(computes_in, cut=sampling_is_cut(recipe["grpo"])) if args.use_vllm else None,
             model=model["path"],
             reward_funcs=rewards,
             args=args,

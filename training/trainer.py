@@ -1,4 +1,5 @@
-"""TRL's GRPOTrainer with a phase clock on it and a digest of its prompts. It changes nothing that it computes."""
+"""TRL's GRPOTrainer with a phase clock and a weight-sync sentinel on it, and a digest of its prompts. It changes nothing
+that it computes."""
 
 import functools
 import hashlib
@@ -9,17 +10,19 @@ from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
 from training.phases import PhaseClock
+from training.sentinel import Sentinel, watched
 
 
 class RecordedGRPOTrainer(GRPOTrainer):
-    """GRPOTrainer whose phases are timed by `clock` (training/phases.py).
+    """GRPOTrainer whose phases are timed by `clock` (training/phases.py) and whose engine `sentinel` watches, if there is one.
 
     The barrier after generation costs nothing: TRL gathers the completions' lengths right there. It makes the wait for
     the slowest rank visible instead of booking it on whatever comes next.
     """
 
-    def __init__(self, *args, clock: PhaseClock, **kwargs):
+    def __init__(self, *args, clock: PhaseClock, sentinel: Sentinel | None = None, **kwargs):
         self._clock = clock
+        self._sentinel = sentinel
         super().__init__(*args, **kwargs)
         self.reward_funcs = [
             _timed(function, name, clock)
@@ -46,7 +49,10 @@ class RecordedGRPOTrainer(GRPOTrainer):
             hashlib.sha256("".join(gather_object([digest])).encode()).hexdigest() if mode == "train" else None
         )
         with self._clock("other"):
-            return super()._generate_and_score_completions(inputs)
+            output = super()._generate_and_score_completions(inputs)
+            if self._sentinel and mode == "train":
+                watched(self, self._sentinel, output)
+            return output
 
     def _generate_single_turn(self, *args, **kwargs):
         training = self.model.training
