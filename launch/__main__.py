@@ -92,7 +92,7 @@ def _show(recipe: dict, shown: str) -> None:
     print("\n# Variables, and why each is set (yours win)")
     for name, (value, why) in environment(recipe, folder).items():
         print(f"#   {name}={value}  {why}")
-    if recipe["cluster"]["nodes"] == 1 and recipe["recipe"]["arm"] != "server":
+    if recipe["cluster"]["nodes"] == 1:
         print("\n# The command, on the one node, from the repository's root (`run` makes the folder first)")
         print(pasteable(recipe, folder))
 
@@ -147,7 +147,7 @@ def sweep_verb(arguments) -> int:
             continue
         try:
             code = _run(recipe, arguments, point.name, [*point.overrides, *arguments.set])
-        except RecipeError as error:  # an arm or a machine that cannot start it; the other points may do
+        except RecipeError as error:  # this machine cannot start it; the other points it may
             print(error, file=sys.stderr)
             code = REFUSED
         if code not in (FINISHED, FAILED, REFUSED):

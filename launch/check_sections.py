@@ -249,6 +249,8 @@ def device(recipe: dict) -> Iterator[Problem]:
                       "must state num_blocks and max_batch_tokens without a GPU: transformers would size the cache by the "
                       "host's whole memory, once for each rank",
                       "such as {block_size: 16, num_blocks: 1024, max_batch_tokens: 2048}")  # fmt: skip
+    if on_cpu and zero and grpo["bf16"]:
+        yield Problem("grpo.bf16", True, "transformers takes it under DeepSpeed on GPUs alone", "set it to false")
     if zero and model["dtype"] == "bfloat16" and not grpo["bf16"]:
         yield Problem("model.dtype", "bfloat16", "DeepSpeed takes bfloat16 weights with grpo.bf16 alone", "set grpo.bf16: true")
     if zero and "offload_optimizer" in zero["zero_optimization"] and not grpo["optim"].startswith("adamw"):

@@ -1,4 +1,4 @@
-"""What stands between a checked recipe and its start: arms that nobody can start yet, and this machine."""
+"""What stands between a checked recipe and its start here: several nodes, too few GPUs, a package that is not installed."""
 
 import glob
 import importlib.util
@@ -33,22 +33,15 @@ def startable(recipe: dict) -> Iterator[Problem]:
     """Why `launch run` cannot start a checked recipe here, if it cannot."""
     cluster = recipe["cluster"]
     server = cluster["server"]
-    if server and not server["on_training_node"]:
-        yield Problem("cluster.server", server["nodes"], "a server on nodes of its own cannot be started yet",
-                      "check, show and pair know it; --shrink runs it on this machine without a GPU")  # fmt: skip
-        return
-    if server and server["port"] and taken(server["port"]):
-        yield Problem("cluster.server.port", server["port"], "somebody listens on it already",
-                      "another one, or null for a free one")  # fmt: skip
-    if cluster["nodes"] > 1:
-        yield Problem("cluster.nodes", cluster["nodes"], "a run on several nodes cannot be started yet",
+    if cluster["nodes"] > 1 or (server and not server["on_training_node"]):
+        field = "cluster.nodes" if cluster["nodes"] > 1 else "cluster.server.on_training_node"
+        yield Problem(field, cluster["nodes"], "a run on several nodes cannot be started yet",
                       "check, show and pair know it; --shrink runs it on this machine without a GPU")  # fmt: skip
         return
     if cluster["gpu"] != CPU:
-        here, needed = visible_gpus(), cluster["gpus_per_node"] + (server["gpus_per_node"] if server else 0)
-        if here < needed:
-            yield Problem("cluster.gpus_per_node", cluster["gpus_per_node"],
-                          f"this machine shows {here} GPUs, {needed} are needed",
+        here, wanted = visible_gpus(), cluster["gpus_per_node"] + (server["gpus_per_node"] if server else 0)
+        if here < wanted:
+            yield Problem("cluster.gpus_per_node", cluster["gpus_per_node"], f"the run needs {wanted} GPUs, this machine shows {here}",
                           "--set cluster.gpus_per_node, or --shrink to run it without a GPU")  # fmt: skip
         if recipe["model"]["attn_implementation"] == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
             yield Problem("model.attn_implementation", "flash_attention_2", "the package flash-attn is not installed",

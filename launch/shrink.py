@@ -100,7 +100,7 @@ def _cluster(content: dict, lost: list[str]) -> None:
     lost.append(f"cluster: {ranks} rank(s) without a GPU for {cluster['nodes']} x {cluster['gpus_per_node']} {cluster['gpu']}")
     cluster.update(nodes=1, gpus_per_node=ranks, gpu="cpu", tensor_parallel_spans_nodes=False)
     if cluster.get("server"):
-        cluster["server"] = {"nodes": 1, "gpus_per_node": 1, "tensor_parallel_size": 1}
+        cluster["server"] = {"nodes": 1, "gpus_per_node": 1, "on_training_node": True, "tensor_parallel_size": 1}
     if size > ranks:
         lost.append(f"vllm_tensor_parallel_size: {ranks} for {size}")
         grpo["vllm_tensor_parallel_size"] = ranks
@@ -121,6 +121,9 @@ def _grpo(content: dict, lost: list[str]) -> None:
         max_steps=STEPS, max_completion_length=COMPLETION_TOKENS, per_device_train_batch_size=group,
         gradient_accumulation_steps=min(2, grpo["gradient_accumulation_steps"]),
     )  # fmt: skip
+    if grpo["bf16"] and content["accelerate"] == "zero3_offload":
+        lost.append("bf16: float32, since transformers takes bf16 under DeepSpeed on GPUs alone")
+        grpo["bf16"], content["model"]["dtype"] = False, "float32"
     if "per_device_eval_batch_size" in grpo:
         grpo["per_device_eval_batch_size"] = group * max(1, grpo.get("num_generations_eval") or group)
     if "vllm_max_model_length" in grpo:

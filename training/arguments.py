@@ -57,18 +57,23 @@ def _members(hint) -> list:
 
 
 def to_grpo_config(recipe: dict, output_dir: str, report_to: list[str], server_url: str | None = None):
-    """The GRPOConfig of a resolved recipe: its `grpo` section as it is, and what the other sections decide.
+    """The GRPOConfig of a resolved recipe, in one of its ranks.
 
     Args:
         server_url: in the server arm, where the launcher has started it.
 
     Raises:
-        ValueError: TRL refuses the combination; `launch check` knows the common ones.
+        ValueError: TRL refuses the combination; `launch check` is there to have said so before.
     """
     from trl import GRPOConfig
 
+    return GRPOConfig(**config_arguments(recipe, output_dir, report_to, server_url))
+
+
+def config_arguments(recipe: dict, output_dir: str, report_to: list[str], server_url: str | None = None) -> dict:
+    """GRPOConfig's arguments: the `grpo` section as it is, and what the other sections decide."""
     model, on_cpu = recipe["model"], recipe["cluster"]["gpu"] == "cpu"
-    return GRPOConfig(
+    return dict(
         output_dir=output_dir,
         run_name=recipe["name"],
         report_to=report_to,
@@ -90,6 +95,23 @@ def to_grpo_config(recipe: dict, output_dir: str, report_to: list[str], server_u
         **ARM_ARGUMENTS[recipe["recipe"]["arm"]],
         **recipe["grpo"],
     )
+
+
+def planned_config(recipe: dict):
+    """The GRPOConfig as it would be on the recipe's own cluster, built on whatever machine this is: with the recipe's number
+    of ranks instead of this process alone, and without asking for the GPUs.
+
+    Raises:
+        ValueError: TRL refuses the combination.
+    """
+    from trl import GRPOConfig
+
+    ranks = recipe["cluster"]["nodes"] * recipe["cluster"]["gpus_per_node"]
+
+    class Planned(GRPOConfig):
+        world_size = property(lambda self: ranks)
+
+    return Planned(**config_arguments(recipe, "planned", []) | {"use_cpu": True, "ddp_backend": None})
 
 
 if __name__ == "__main__":
