@@ -71,13 +71,13 @@ def train(folder: RunFolder, rank: int) -> None:
     events = Events(folder if main_rank else None)
     events("ranks started")
     logging.getLogger("transformers").setLevel(logging.WARNING)
-    import torch
     from transformers import AutoTokenizer, PrinterCallback
 
     from rewards import registry
     from training import engine, tracking
     from training.arguments import to_grpo_config
     from training.data import Refused, load_split
+    from training.memory import probes
     from training.phases import PhaseClock
     from training.sentinel import Sentinel, sampling_is_cut
     from training.trainer import RecordedGRPOTrainer
@@ -109,8 +109,7 @@ def train(folder: RunFolder, rank: int) -> None:
             data={"train": train_report, "eval": eval_report},
         )
 
-    synchronize = torch.cuda.synchronize if torch.cuda.is_available() and not args.use_cpu else lambda: None
-    clock = PhaseClock(LineWriter(folder.phases_path(rank)), synchronize)
+    clock = PhaseClock(LineWriter(folder.phases_path(rank)), *probes(args.use_cpu))
     computes_in = "bfloat16" if args.bf16 else "float16" if args.fp16 else model["dtype"]
     engine.install(clock, recipe["grpo"]["seed"], computes_in, server["weight_transfer"] if server else None)
     with clock("other"):

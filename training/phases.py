@@ -29,12 +29,14 @@ class PhaseClock:
 
     `synchronize` is called at each border (torch.cuda.synchronize on a GPU): without it the work that a phase has queued
     would be booked on the next one. Seconds are of the host's clock since the epoch, so that ranks can be laid side by
-    side as far as the hosts' clocks agree.
+    side as far as the hosts' clocks agree. `peaks` is called there too, and gives the fields that say how much memory the
+    interval took (training/memory.py).
     """
 
-    def __init__(self, writer: LineWriter | None, synchronize=lambda: None):
+    def __init__(self, writer: LineWriter | None, synchronize=lambda: None, peaks=dict):
         self._writer = writer
         self._synchronize = synchronize
+        self._peaks = peaks
         self._stack: list[str] = []
         self._started, self._label = 0.0, (0, "train")
         self.step = 0
@@ -60,6 +62,7 @@ class PhaseClock:
 
     def _border(self, push: str | None) -> None:
         self._synchronize()
+        peaks = self._peaks()
         now = time.time()
         if self._stack and self._writer and now > self._started:
             self._writer.write(
@@ -70,6 +73,7 @@ class PhaseClock:
                     "start_unix_seconds": round(self._started, 6),
                     "seconds": round(now - self._started, 6),
                 }
+                | peaks
             )
         if push is None:
             self._stack.pop()
