@@ -9,15 +9,19 @@ class Refused(Exception):
     """Bad input, found by a rank before any engine has started. The launcher ends with exit code 2."""
 
 
-def load_split(recipe: dict, split: str, tokenizer) -> tuple[Dataset, dict]:
+def load_split(recipe: dict, split: str, tokenizer, at_least_rows: int = 1) -> tuple[Dataset, dict]:
     """One split of the recipe's data set, and a report of what was left out.
+
+    Args:
+        at_least_rows: problems that must be left. TRL's sampler drops an incomplete generation batch: with fewer prompts
+            than one has, training would end without a step.
 
     Returns:
         The rows with `prompt` (list of messages) and `gold` (str), in the data set's order, and a report with the counts
         `rows`, `kept_rows`, `too_long_rows`, `without_gold_rows` and `longest_prompt_tokens`.
 
     Raises:
-        Refused: no such data set or split, a missing column, or no row left.
+        Refused: no such data set or split, a missing column, or too few rows left.
     """
     data = recipe["data"]
     rows = _read(data, split)
@@ -50,10 +54,11 @@ def load_split(recipe: dict, split: str, tokenizer) -> tuple[Dataset, dict]:
         "without_gold_rows": sum(without),
         "longest_prompt_tokens": max(lengths, default=None),
     }
-    if not len(kept):
+    if len(kept) < at_least_rows:
         raise Refused(
-            f"data.path = {data['path']!r}: no row of the split {split} is left ({report}); raise data.max_prompt_tokens "
-            f"= {data['max_prompt_tokens']}, or look at the gold column"
+            f"data.path = {data['path']!r}: {len(kept)} rows of the split {split} are left and {at_least_rows} are needed for one "
+            f"generation batch ({report}); raise data.max_prompt_tokens = {data['max_prompt_tokens']}, look at the gold column, "
+            f"or sample from fewer prompts"
         )
     return kept.remove_columns("prompt_tokens"), report
 
