@@ -1,6 +1,6 @@
-"""A random model of a given configuration: `python -m training.random_model FOLDER TOKENIZER_FOLDER CONFIG_JSON`.
+"""A random model of a given configuration: `python -m training.random_model FOLDER TOKENIZER_FOLDER CONFIG_JSON [DEVICE]`.
 
-`launch run --shrink` calls it. Seeded, so that a shrunk recipe starts from the same weights wherever it runs.
+`launch run --shrink` calls it, and benchmarks/measure_memory.py, for large models on a GPU. Seeded, so that a shrunk recipe starts from the same weights wherever it runs.
 """
 
 import json
@@ -10,14 +10,15 @@ import tempfile
 from pathlib import Path
 
 
-def make(folder: Path, tokenizer_folder: str, config: dict) -> None:
+def make(folder: Path, tokenizer_folder: str, config: dict, device: str = "cpu") -> None:
     """Writes weights, configuration and tokenizer to `folder`, in one step: it is whole or absent."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     torch.manual_seed(0)
     settings = dict(config)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(settings.pop("model_type"), **settings))
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(settings.pop("model_type"), **settings))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         made = Path(temporary) / folder.name
@@ -31,4 +32,4 @@ def make(folder: Path, tokenizer_folder: str, config: dict) -> None:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))
+    make(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), *sys.argv[4:])
