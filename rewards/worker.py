@@ -27,6 +27,7 @@ from rewards import frames
 TICK_SECONDS = 0.02  # how often limits are checked while workers are busy
 IDLE_TICK_SECONDS = 0.5  # how often an idle supervisor checks that its parent lives
 RECYCLE_JOBS = 2000  # sympy's caches grow: a worker is replaced after so many jobs, or above half its memory
+MAX_IDLE_DEATHS = 20  # since the last result; more, and the machine is at fault
 _PR_SET_PDEATHSIG = 1
 _PAGE_BYTES = resource.getpagesize()
 
@@ -62,6 +63,7 @@ def _work(connection: int, memory_bytes: int) -> None:
             job = frames.read(connection)
         except EOFError:
             return
+        frames.write(connection, {"status": "started"})  # from here on, its death is this job's doing
         start = time.perf_counter()
         try:
             result = _grade(job)
@@ -107,6 +109,13 @@ class _Worker:
     deadline: float = 0.0
     started: float = 0.0
     jobs_done: int = 0
+    started_job: bool = False
+    unsent: memoryview = memoryview(b"")  # the rest of the job's frame
+
+    def send(self) -> None:
+        """Send what the socket takes now. Never blocks: a slow reader must not delay the others' deadlines."""
+        with contextlib.suppress(OSError):  # a dead worker shows as end of file
+            self.unsent = self.unsent[self.connection.send(self.unsent, socket.MSG_DONTWAIT) :]
 
 
 class Supervisor:
@@ -115,6 +124,7 @@ class Supervisor:
     def __init__(self, requests: int, results: int, parent_pid: int):
         self.requests, self.results, self.parent_pid = requests, results, parent_pid
         self.workers: list[_Worker] = []
+        self.idle_deaths = 0
 
     def serve(self) -> None:
         """Serve until the parent is gone."""
@@ -133,30 +143,27 @@ class Supervisor:
             busy = [worker for worker in self.workers if worker.job is not None]
             while waiting and len(busy) < workers:
                 worker = next((w for w in self.workers if w.job is None), None) or self._fork(memory_bytes)
-                if self._hand_out(worker, waiting[0], jobs, time_seconds):
-                    waiting.popleft()
-                    busy.append(worker)
-            ready, _, _ = select.select([self.requests, *(w.connection for w in busy)], [], [], TICK_SECONDS)
+                worker.job, worker.started = waiting.popleft(), time.monotonic()
+                worker.deadline, worker.started_job = worker.started + time_seconds, False
+                worker.unsent = memoryview(frames.encode(jobs[worker.job]))
+                worker.send()
+                busy.append(worker)
+            sending = [worker.connection for worker in busy if worker.unsent]
+            sources = [self.requests, *(worker.connection for worker in busy)]
+            ready, writable, _ = select.select(sources, sending, [], TICK_SECONDS)
+            for worker in busy:
+                if worker.connection in writable:
+                    worker.send()
             if self.requests in ready:
                 raise EOFError  # the parent sends nothing during a batch: it is gone
             self._check_parent()
             for worker in busy:
                 result = self._collect(worker, worker.connection in ready, memory_bytes)
-                if result is not None:
+                if result is not None and result["status"] == "not_tried":
+                    waiting.appendleft(result["job"])
+                elif result is not None:
                     frames.write(self.results, {"job": result.pop("job"), **result})
                     left -= 1
-
-    def _hand_out(self, worker: _Worker, job: int, jobs: list[dict], time_seconds: float) -> bool:
-        # The clock starts before the job is sent: a worker that never reads it is over its limit, too. The send can
-        # block while the worker is busy reading only, so a frame is bounded by the parse it precedes.
-        worker.job, worker.started = job, time.monotonic()
-        worker.deadline = worker.started + time_seconds
-        try:
-            frames.write(worker.connection.fileno(), jobs[job])
-        except OSError:  # it died while idle: this job has not been tried
-            self._kill(worker)
-            return False
-        return True
 
     def _collect(self, worker: _Worker, ready: bool, memory_bytes: int) -> dict | None:
         """The result of a busy worker, if it has one or has overrun."""
@@ -165,9 +172,18 @@ class Supervisor:
             try:
                 result = frames.read(worker.connection.fileno())
             except (EOFError, OSError, ValueError):
-                # Killed by the kernel, or out of stack or heap in C code: all of them ran out of memory.
                 self._kill(worker)
+                if not worker.started_job:  # killed while idle: no job is to blame
+                    self.idle_deaths += 1
+                    if self.idle_deaths > MAX_IDLE_DEATHS:
+                        raise RuntimeError(f"{MAX_IDLE_DEATHS} workers died before their first job") from None
+                    return {"job": job, "status": "not_tried"}
+                # Killed by the kernel, or out of stack or heap in C code: all of them ran out of memory.
                 return {"job": job, "status": "out_of_memory", "seconds": seconds}
+            if result["status"] == "started":
+                worker.started_job = True
+                return None
+            self.idle_deaths = 0
             worker.job = None
             worker.jobs_done += 1
             tired = worker.jobs_done >= RECYCLE_JOBS or _statm(worker.pid)[1] > memory_bytes // 2

@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from rewards.extract import boxes  # noqa: E402
+from rewards.extract import final_answer, gold_answer  # noqa: E402
 from rewards.grading import REASONS, grade_batch  # noqa: E402
 from rewards.limits import Limits  # noqa: E402
 from rewards.pool import Pool  # noqa: E402
@@ -110,7 +110,8 @@ def fuzz(count: int, seed: int, limits: Limits, batch: int = 250, progress=None)
                     gold = mutate(gold, other_gold, source)
                 completion = mutate(completion, other, source)
                 own_box = rf"\boxed{{{gold}}}"
-                is_self = source.random() < 0.1 and boxes(own_box) == [(0, len(own_box), gold)]
+                found = final_answer(own_box)
+                is_self = source.random() < 0.1 and found is not None and found.text == gold_answer(gold)
                 completion = own_box if is_self else completion
                 golds.append(gold)
                 completions.append(completion)
@@ -124,6 +125,8 @@ def fuzz(count: int, seed: int, limits: Limits, batch: int = 250, progress=None)
                 reasons[verdict.reason] += 1
                 longest = max(longest, verdict.seconds)
                 wrong = check(verdict, limits.time_seconds, is_self)
+                if wrong:
+                    print(f"{wrong}: gold {gold!r}, completion {completion!r}", file=sys.stderr, flush=True)
                 if wrong and len(failures) < 50:
                     failures.append({"rule": wrong, "gold": gold, "completion": completion})
             if settled is None and done >= MEMORY_SETTLED_SHARE * count:
