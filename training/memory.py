@@ -5,6 +5,7 @@ what NCCL and CUDA graphs hold, and other processes' memory. While vLLM sleeps, 
 the driver has back: its peak is then the one that decides whether a run fits.
 """
 
+import sys
 import threading
 
 import torch
@@ -72,9 +73,14 @@ def _nvml_reader():
     """
     try:
         import pynvml
+
+        pynvml.nvmlInit()
+        uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+        pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except ImportError:
         return None
-    pynvml.nvmlInit()
-    uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+    except pynvml.NVMLError as error:  # a container that hides the driver's account; the run itself does not need it
+        print(f"warning: no device memory in the record: NVML says {error}", file=sys.stderr)
+        return None
     return lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used
