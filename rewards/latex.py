@@ -39,7 +39,7 @@ _UNICODE = {
     "…": r"\ldots ", "∨": r"\text{ or }", "∧": r"\text{ and }", "⟨": "(", "⟩": ")", "\u00a0": " ", "\u200b": "",
     "\u200c": "", "\u200d": "", "\u2060": "", "\ufeff": "", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ",
     "γ": r"\gamma ", "λ": r"\lambda ", "φ": r"\phi ", "ω": r"\omega ", "μ": r"\mu ", "σ": r"\sigma ", "δ": r"\delta ",
-    "∠": r"\angle ", "△": r"\triangle ", "%": r"\%", "％": r"\%", "¢": r"\text{ cents}",
+    "∠": r"\angle ", "△": r"\triangle ", "¢": r"\text{ cents}",
 }  # fmt: skip
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋₍₎", "0123456789+-()")
@@ -200,7 +200,7 @@ def _decimal_comma(match: re.Match) -> str:
 def _canonical(text: str) -> str:
     if not text.isascii():
         text = _replace_unicode(text)
-    text = _CONTROL.sub("", text)
+    text = _WHITE.sub(" ", _CONTROL.sub("", text))
     text = text.replace("$", " ") if "\\$" not in text else re.sub(r"(?<!\\)\$", " ", text)
     text = re.sub(r"(?<!\\)%", r"\\%", text)
     text = _COMMAND.sub(_replace_command, text)
@@ -210,7 +210,7 @@ def _canonical(text: str) -> str:
         text = _TEXT_GROUP.sub(_unwrap_text, text)
     if "{,}" in text:
         text = _DECIMAL_COMMA.sub(_decimal_comma, text)
-    text = _WHITE.sub(" ", text).strip()
+    text = _WHITE.sub(" ", text).strip()  # the commands dropped above leave new runs of spaces
     if "\\text" not in text:
         text = _BARE_FUNCTION.sub(lambda m: "\\" + m.group().replace("infinity", "infty") + " ", text)
     text = _brace_arguments(text)

@@ -98,8 +98,8 @@ _BASED = re.compile(r"\(?([0-9A-Fa-f]{1,400})\)?_ ?\{? ?(?:\\text\{ ?([a-z]+) ?\
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 _BASES |= {"eleven": 11, "twelve": 12, "sixteen": 16}
 _NAME = re.compile(
-    r"(?:\\text\{[^{}]*\}|\\(?:angle|triangle|vec|overline|overrightarrow|bar|hat|operatorname|Delta)|\\[A-Za-z]+(?=$|[_' ])"
-    r"|[A-Za-z]{1,3}(?:\([^()]{1,20}\))|[A-Z]{1,4}|[A-Za-z]|_ ?[0-9A-Za-z]|_ ?\{[^{}]{1,20}\}|'|\{[A-Za-z]{1,4}\}|[ |])+"
+    r"(?:\\text\{[^{}]*\}|\\(?:angle|triangle|vec|overline|overrightarrow|bar|hat|operatorname|Delta)|\\[A-Za-z]++(?=$|[_' ])"
+    r"|[A-Za-z]\([^()]{1,20}\)|[A-Za-z]|_ ?[0-9A-Za-z]|_ ?\{[^{}]{1,20}\}|'|\{[A-Za-z]{1,4}\}|[ |])+"
 )
 _TRIG_NAME = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|log|ln)(?:\^ ?\{?2\}?)? ?[({]? ?(?:[A-Za-z]|\\[a-z]+|\\angle [A-Z]+) ?[)}]?")
 _DERIVATIVE = re.compile(r"\\frac\{d(?:\^?2)? ?[a-z]?\}\{d ?[a-z](?:\^2)?\}|[a-z]'+(?:\([a-z]\))?")

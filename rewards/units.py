@@ -44,7 +44,8 @@ _CASED = {"N", "J", "W", "L", "kJ", "kW", "mL"}  # as a capital these are units,
 _IRREGULAR = {"inches": "inch", "feet": "foot", "centuries": "century", "men": "man", "people": "person"}
 _NOT_UNITS = {"and", "or", "is", "the", "a", "an", "of", "in", "to", "unit", "about", "approximately", "total"}
 _TOKEN = re.compile(r"[A-Za-z]+|\^ ?\{? ?-?[0-9] ?\}?|/|[^\s]")
-_UNIT_TAIL = re.compile(r"(?:\\text\{[^{}]*\}|/ ?[A-Za-z]+|m(?= ?/)|[A-Za-z]{2,}|\^ ?\{? ?-?[0-9] ?\}?|[ .]){1,12}")
+# Words are possessive: inside a repeated group a word that gives back letters would be exponential.
+_UNIT_TAIL = re.compile(r"(?:\\text\{[^{}]*\}|/ ?[A-Za-z]++|m(?= ?/)|[A-Za-z]{2,}+|\^ ?\{? ?-?[0-9] ?\}?|[ .]){1,12}")
 _DEGREE = re.compile(r"\^ ?\{? ?\\circ ?\}? ?(?:\\text\{ ?)?([CF]?)(?: ?\})?$")
 _TRIGONOMETRY = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)")
 _MONEY = {"¤": "dollar", "€": "euro", "£": "gbp"}
