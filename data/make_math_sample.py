@@ -76,7 +76,11 @@ def thousands(rng) -> Made:
 def fraction(rng) -> Made:
     a, b, c, d = rng.randint(1, 9), rng.randint(2, 12), rng.randint(1, 9), rng.randint(2, 12)
     answer = Fraction(a, b) + Fraction(c, d)
-    return f"Compute $\\frac{{{a}}}{{{b}}} + \\frac{{{c}}}{{{d}}}$ in lowest terms.", f"Over {b * d} the numerators add:", tex(answer)
+    return (
+        f"Compute $\\frac{{{a}}}{{{b}}} + \\frac{{{c}}}{{{d}}}$ in lowest terms.",
+        f"Over {b * d} the numerators add:",
+        tex(answer),
+    )
 
 
 @kind("Prealgebra", 2)
@@ -100,7 +104,11 @@ def money(rng) -> Made:
 @kind("Prealgebra", 2)
 def unit(rng) -> Made:
     speed, hours = rng.randint(40, 110), rng.randint(2, 9)
-    return f"A train keeps {speed} kilometres an hour for {hours} hours. How far does it go?", "Speed times time:", rf"{speed * hours}\text{{ km}}"
+    return (
+        f"A train keeps {speed} kilometres an hour for {hours} hours. How far does it go?",
+        "Speed times time:",
+        rf"{speed * hours}\text{{ km}}",
+    )
 
 
 @kind("Number Theory", 3)
@@ -123,13 +131,21 @@ def equation(rng) -> Made:
     m, x, y = nonzero(rng, 6), nonzero(rng, 8), nonzero(rng, 8)
     intercept = y - m * x
     answer = f"y = {term(m, 'x', first=True)}{term(intercept, '')}"
-    return f"Find the line of slope ${m}$ through $({x}, {y})$, in the form $y = mx + b$.", f"$b = {y} - ({m})({x}) = {intercept}$, so", answer
+    return (
+        f"Find the line of slope ${m}$ through $({x}, {y})$, in the form $y = mx + b$.",
+        f"$b = {y} - ({m})({x}) = {intercept}$, so",
+        answer,
+    )
 
 
 @kind("Algebra", 2)
 def linear(rng) -> Made:
     a, b, c = rng.randint(2, 9), nonzero(rng, 20), nonzero(rng, 20)
-    return f"Solve ${term(a, 'x', first=True)}{term(b, '')} = {c}$ for $x$.", f"${a}x = {c - b}$, so $x$ is", tex(Fraction(c - b, a))
+    return (
+        f"Solve ${term(a, 'x', first=True)}{term(b, '')} = {c}$ for $x$.",
+        f"${a}x = {c - b}$, so $x$ is",
+        tex(Fraction(c - b, a)),
+    )
 
 
 @kind("Algebra", 3)
@@ -149,7 +165,11 @@ def plus_minus(rng) -> Made:
 @kind("Algebra", 3)
 def pair(rng) -> Made:
     x, y = nonzero(rng, 9), nonzero(rng, 9)
-    return f"Find the point $(x, y)$ with $x + y = {x + y}$ and $x - y = {x - y}$.", "Add and halve, subtract and halve:", f"({x}, {y})"
+    return (
+        f"Find the point $(x, y)$ with $x + y = {x + y}$ and $x - y = {x - y}$.",
+        "Add and halve, subtract and halve:",
+        f"({x}, {y})",
+    )
 
 
 @kind("Intermediate Algebra", 4)
@@ -185,7 +205,11 @@ def union(rng) -> Made:
 @kind("Algebra", 3)
 def half_line(rng) -> Made:
     a, b = rng.randint(2, 9), rng.randint(-30, 30)
-    return f"Solve ${a}x < {b}$ in interval notation.", f"Divide by {a}:", rf"\left(-\infty, {tex(Fraction(b, a))}\right)"
+    return (
+        f"Solve ${a}x < {b}$ in interval notation.",
+        f"Divide by {a}:",
+        rf"\left(-\infty, {tex(Fraction(b, a))}\right)",
+    )
 
 
 @kind("Algebra", 2)
@@ -198,13 +222,21 @@ def inequality(rng) -> Made:
 def finite_set(rng) -> Made:
     number = rng.randint(12, 99)
     found = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
-    return f"Give the set of positive divisors of {number}.", "Try each number up to it:", rf"\{{{', '.join(map(str, found))}\}}"
+    return (
+        f"Give the set of positive divisors of {number}.",
+        "Try each number up to it:",
+        rf"\{{{', '.join(map(str, found))}\}}",
+    )
 
 
 @kind("Geometry", 3)
 def surd(rng) -> Made:
     a, b = rng.randint(1, 12), rng.randint(1, 12)
-    return f"A right triangle has legs {a} and {b}. How long is its hypotenuse?", f"$\\sqrt{{{a * a + b * b}}}$, simplified:", root(a * a + b * b)
+    return (
+        f"A right triangle has legs {a} and {b}. How long is its hypotenuse?",
+        f"$\\sqrt{{{a * a + b * b}}}$, simplified:",
+        root(a * a + b * b),
+    )
 
 
 @kind("Geometry", 2)
@@ -216,7 +248,11 @@ def pi(rng) -> Made:
 @kind("Geometry", 2)
 def degrees(rng) -> Made:
     a, b = rng.randint(20, 85), rng.randint(20, 85)
-    return f"Two angles of a triangle have {a} and {b} degrees. How large is the third?", "They sum to 180 degrees:", rf"{180 - a - b}^\circ"
+    return (
+        f"Two angles of a triangle have {a} and {b} degrees. How large is the third?",
+        "They sum to 180 degrees:",
+        rf"{180 - a - b}^\circ",
+    )
 
 
 @kind("Precalculus", 4)
@@ -240,7 +276,11 @@ def complex_number(rng) -> Made:
 def polynomial(rng) -> Made:
     a, b, c, d = rng.randint(1, 5), nonzero(rng, 9), rng.randint(1, 5), nonzero(rng, 9)
     answer = f"{term(a * c, 'x^2', first=True)}{term(a * d + b * c, 'x')}{term(b * d, '')}"
-    return f"Expand $({term(a, 'x', first=True)}{term(b, '')})({term(c, 'x', first=True)}{term(d, '')})$.", "Term by term:", answer
+    return (
+        f"Expand $({term(a, 'x', first=True)}{term(b, '')})({term(c, 'x', first=True)}{term(d, '')})$.",
+        "Term by term:",
+        answer,
+    )
 
 
 @kind("Algebra", 3)
@@ -283,7 +323,11 @@ def mixed_number(rng) -> Made:
 @kind("Prealgebra", 1)
 def word(rng) -> Made:
     a, b = rng.randint(3, 40), rng.randint(2, 20)
-    return f"Is ${a} \\cdot {b}$ even or odd?", "A product is odd when both factors are:", rf"\text{{{'odd' if a % 2 and b % 2 else 'even'}}}"
+    return (
+        f"Is ${a} \\cdot {b}$ even or odd?",
+        "A product is odd when both factors are:",
+        rf"\text{{{'odd' if a % 2 and b % 2 else 'even'}}}",
+    )
 
 
 @kind("Intermediate Algebra", 3)

@@ -1,1 +1,1 @@
-"""Before the run: read a recipe, check it, show what it means, start it. Imports no torch: every answer takes under a second."""
+"""Before the run: read a recipe, check it, show what it means, start it. Imports no torch: an answer takes under a second."""

@@ -132,7 +132,9 @@ def sweep_verb(arguments) -> int:
     recipes, problems = [], []
     for point in points:
         try:
-            recipes.append(checked(point.base, arguments.set, point=point.overrides, name=point.name, shrunk=arguments.shrink))
+            recipes.append(
+                checked(point.base, arguments.set, point=point.overrides, name=point.name, shrunk=arguments.shrink)
+            )
         except RecipeError as error:
             problems += error.problems
             print(f"{point.name}: {error}", file=sys.stderr)
@@ -179,9 +181,15 @@ def _parser() -> argparse.ArgumentParser:
         for option, settings in options:
             sub.add_argument(option, **settings)
 
-    override = ("--set", {"action": "append", "default": [], "metavar": "KEY=VALUE", "help": "override, such as grpo.seed=1"})
+    override = (
+        "--set",
+        {"action": "append", "default": [], "metavar": "KEY=VALUE", "help": "override, such as grpo.seed=1"},
+    )
     runs = ("--runs", {"type": Path, "default": Path("runs"), "help": "where records go (default: runs)"})
-    small = ("--shrink", {"action": "store_true", "help": "at this machine's size, without a GPU: random model, sample of problems"})
+    small = (
+        "--shrink",
+        {"action": "store_true", "help": "at this machine's size, without a GPU: random model, sample of problems"},
+    )
     dry = ("--dry-run", {"action": "store_true", "help": "say what would run, and start nothing"})
     add("check", check_verb, "say whether the recipe can be run, and everything that is wrong with it (exit code 2)",
         "recipe", options=[override])  # fmt: skip

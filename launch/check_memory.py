@@ -18,33 +18,48 @@ def memory(recipe: dict) -> Iterator[Problem]:
     total_bytes, share = GPUS[cluster["gpu"]].memory_bytes, 0.0
     if arm in ("colocate", "server"):
         if arm == "colocate":
-            field, share, size = "grpo.vllm_gpu_memory_utilization", grpo["vllm_gpu_memory_utilization"], grpo["vllm_tensor_parallel_size"]
+            field, share, size = (
+                "grpo.vllm_gpu_memory_utilization",
+                grpo["vllm_gpu_memory_utilization"],
+                grpo["vllm_tensor_parallel_size"],
+            )
         else:
             field, size = "cluster.server.gpu_memory_utilization", cluster["server"]["tensor_parallel_size"]
         engine_share = share or cluster["server"]["gpu_memory_utilization"]
         element = 2 if grpo["bf16"] or recipe["model"]["dtype"] == "bfloat16" else 4
         head = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
-        cache = 2 * element * shape["num_hidden_layers"] * shape["num_key_value_heads"] * head * grpo["vllm_max_model_length"]
+        cache = (
+            2
+            * element
+            * shape["num_hidden_layers"]
+            * shape["num_key_value_heads"]
+            * head
+            * grpo["vllm_max_model_length"]
+        )
         needed = (count * element + cache) / size
         if needed > engine_share * total_bytes:
             yield Problem(
-                field, engine_share,
-                f"{engine_share * total_bytes / 1e9:.1f} GB of a {cluster['gpu']} do not hold the engine's weights and one sequence: "
-                f"{needed / 1e9:.1f} GB at TP {size}", "raise it, or the tensor-parallel size",
-            )  # fmt: skip
+                field,
+                engine_share,
+                f"{engine_share * total_bytes / 1e9:.1f} GB of a {cluster['gpu']} do not hold the weights of model.path and "
+                f"one sequence: "
+                f"{needed / 1e9:.1f} GB at TP {size}",
+                "raise it, or the tensor-parallel size",
+            )
     states = _state_bytes(recipe, count)
     asleep = arm == "colocate" and grpo["vllm_enable_sleep_mode"]
     for held_bytes, share_then, when in (
-        (states["weights"] + states["optimizer"], share, "while the engine samples"),
+        (states["weights"] + states["optimizer"], share, "while sampling"),
         (sum(states.values()), 0.0 if asleep else share, "in the optimizer's step"),
     ):
         if held_bytes > (1 - share_then) * total_bytes:
             yield Problem(
-                "cluster.gpu", cluster["gpu"],
-                f"weights, gradients and optimizer need {held_bytes / 1e9:.1f} GB of each GPU {when}, and "
+                "cluster.gpu",
+                cluster["gpu"],
+                f"weights, gradients and optimizer of model.path need {held_bytes / 1e9:.1f} GB of each GPU {when}, and "
                 f"{(1 - share_then) * total_bytes / 1e9:.1f} GB are left",
                 "more GPUs, accelerate: zero3 or zero3_offload, or sleep mode",
-            )  # fmt: skip
+            )
             return
 
 

@@ -30,12 +30,16 @@ def stated(recipe: dict) -> Iterator[Problem]:
     for name in names:
         if name not in grpo:
             yield Problem(
-                f"grpo.{name}", None, "must be stated: it decides the algorithm, and TRL's default has moved or may move",
+                f"grpo.{name}",
+                None,
+                f"must be stated in the arm {arm} (recipe.arm): it decides the algorithm, and TRL's default may move",
                 "state the value that you mean; recipes/tiny_colocate.yaml states them all",
-            )  # fmt: skip
+            )
     for one, other in ALTERNATIVES:
         if grpo.get(one) is not None and grpo.get(other) is not None:
-            yield Problem(f"grpo.{one}", grpo[one], f"not together with {other} = {grpo[other]}", "keep the one that you mean")
+            yield Problem(
+                f"grpo.{one}", grpo[one], f"not together with {other} = {grpo[other]}", "keep the one that you mean"
+            )
     if "max_steps" not in grpo and "num_train_epochs" not in grpo:
         yield Problem("grpo.max_steps", None, "state max_steps or num_train_epochs", "TRL would train for 3 epochs")
     unread = [name for name in grpo if name.startswith("vllm_") and name not in names and arm not in VLLM_ARMS]
@@ -46,17 +50,21 @@ def stated(recipe: dict) -> Iterator[Problem]:
     for name in unread:
         if name not in MANAGED and name not in LEFT_OUT:
             mend = "use cluster.server" if arm == "server" else "leave it out"
-            yield Problem(f"grpo.{name}", grpo[name], f"means nothing in the arm {arm}", mend)
+            yield Problem(f"grpo.{name}", grpo[name], f"means nothing in the arm {arm} (recipe.arm)", mend)
 
 
 def numbers(recipe: dict) -> Iterator[Problem]:
     for name, value in recipe["grpo"].items():
         if value is None and name not in NULL_MEANS and name not in MANAGED:
-            yield Problem(f"grpo.{name}", "null", "must have a value", "state it, or leave the line out if it need not be stated")
+            yield Problem(
+                f"grpo.{name}", "null", "must have a value", "state it, or leave the line out if it need not be stated"
+            )
         elif name in NUMBERS and value is not None:
             yield from _in_range(f"grpo.{name}", value, NUMBERS[name])
-            if name in COUNT_OR_RATIO and isinstance(value, float) and 1 < value != int(value):
-                yield Problem(f"grpo.{name}", value, "must be a ratio below 1, or a whole number", f"such as {int(value)}")
+            if name in COUNT_OR_RATIO and isinstance(value, float) and 1 < value < float("inf") and value % 1:
+                yield Problem(
+                    f"grpo.{name}", value, "must be a ratio below 1, or a whole number", f"such as {int(value)}"
+                )
 
 
 def _in_range(field: str, value, limits: tuple) -> Iterator[Problem]:
@@ -102,7 +110,9 @@ def mappings(recipe: dict) -> Iterator[Problem]:
             kind, least, most = allowed[key]
             if kind in (list[str], list[int]):
                 inner = str if kind == list[str] else int
-                sizes = [len(part) if isinstance(part, str) else part for part in item] if isinstance(item, list) else []
+                sizes = (
+                    [len(part) if isinstance(part, str) else part for part in item] if isinstance(item, list) else []
+                )
                 if not sizes or not all(isinstance(part, inner) and not isinstance(part, bool) for part in item):
                     yield Problem(field, item, f"must be a list of {inner.__name__}, not empty", "write [..]")
                 elif not all(least <= size <= most for size in sizes):
@@ -123,7 +133,9 @@ def rewards(recipe: dict) -> Iterator[Problem]:
             mend = f"did you mean {near}?" if near else f"one of {', '.join(registry.REWARDS)}"
             yield Problem(f"rewards.{name}", reward["weight"], "must be a reward of rewards/registry.py", mend)
             continue
-        yield from _in_range(f"rewards.{name}", reward["weight"], (0, True, 1000, True))  # penalties are negative themselves
+        yield from _in_range(
+            f"rewards.{name}", reward["weight"], (0, True, 1000, True)
+        )  # penalties are negative themselves
         parameters = {key: value for key, value in reward.items() if key != "weight"}
         for error in registry.check_params(name, parameters):
             field, _, rest = error.partition(": ")
@@ -133,7 +145,9 @@ def rewards(recipe: dict) -> Iterator[Problem]:
             if isinstance(value, float) and not math.isfinite(value):
                 yield Problem(f"rewards.{name}.{key}", value, "must be a finite number", "correct it")
     if all(reward["weight"] == 0 for reward in recipe["rewards"].values()):
-        yield Problem("rewards", list(recipe["rewards"]), "at least one weight must not be 0", "there would be nothing to learn")
+        yield Problem(
+            "rewards", list(recipe["rewards"]), "at least one weight must not be 0", "there would be nothing to learn"
+        )
 
 
 LABELS = ("published", "inferred", "ours")
@@ -145,10 +159,16 @@ def sources(recipe: dict) -> Iterator[Problem]:
     for key, text in labels.items():
         label, colon, reference = text.partition(":")
         if label not in LABELS or not colon or not reference.strip():
-            yield Problem(f"sources.{key}", text, "must be `published: ...`, `inferred: ...` or `ours: ...`",
-                          "say where the value comes from")  # fmt: skip
+            yield Problem(
+                f"sources.{key}",
+                text,
+                "must be `published: ...`, `inferred: ...` or `ours: ...`",
+                "say where the value comes from",
+            )
         if not _known_key(recipe, key):
-            yield Problem(f"sources.{key}", text, "labels a value that the recipe does not have", "correct the key, or drop it")
+            yield Problem(
+                f"sources.{key}", text, "labels a value that the recipe does not have", "correct the key, or drop it"
+            )
     for section in SOURCED:
         for key in _leaves(section, recipe[section]):
             parts = key.split(".")

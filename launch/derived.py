@@ -21,7 +21,9 @@ def derive(recipe: dict) -> dict:
         steps_per_generation = grpo.get("steps_per_generation") or accumulation_steps
         generation_batch = micro_batch * steps_per_generation
     tensor_parallel = grpo.get("vllm_tensor_parallel_size") or 1
-    engines = {"colocate": ranks // tensor_parallel, "server": server["data_parallel_size"] if server else 0}.get(arm, 0)
+    engines = {"colocate": ranks // tensor_parallel, "server": server["data_parallel_size"] if server else 0}.get(
+        arm, 0
+    )
     on_cpu = cluster["gpu"] == "cpu"
     return {
         "ranks": ranks,

@@ -35,14 +35,29 @@ def startable(recipe: dict) -> Iterator[Problem]:
     server = cluster["server"]
     if cluster["nodes"] > 1 or (server and not server["on_training_node"]):
         field = "cluster.nodes" if cluster["nodes"] > 1 else "cluster.server.on_training_node"
-        yield Problem(field, cluster["nodes"], "a run on several nodes cannot be started yet",
-                      "check, show and pair know it; --shrink runs it on this machine without a GPU")  # fmt: skip
+        yield Problem(
+            field,
+            cluster["nodes"],
+            "a run on several nodes cannot be started yet",
+            "check, show and pair know it; --shrink runs it on this machine without a GPU",
+        )
         return
     if cluster["gpu"] != CPU:
         here, wanted = visible_gpus(), cluster["gpus_per_node"] + (server["gpus_per_node"] if server else 0)
         if here < wanted:
-            yield Problem("cluster.gpus_per_node", cluster["gpus_per_node"], f"the run needs {wanted} GPUs, this machine shows {here}",
-                          "--set cluster.gpus_per_node, or --shrink to run it without a GPU")  # fmt: skip
-        if recipe["model"]["attn_implementation"] == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
-            yield Problem("model.attn_implementation", "flash_attention_2", "the package flash-attn is not installed",
-                          "install it, or --set model.attn_implementation=sdpa")  # fmt: skip
+            yield Problem(
+                "cluster.gpus_per_node",
+                cluster["gpus_per_node"],
+                f"the run needs {wanted} GPUs and {here} are here",
+                "--set cluster.gpus_per_node, or --shrink to run it without a GPU",
+            )
+        if (
+            recipe["model"]["attn_implementation"] == "flash_attention_2"
+            and importlib.util.find_spec("flash_attn") is None
+        ):
+            yield Problem(
+                "model.attn_implementation",
+                "flash_attention_2",
+                "the package flash-attn is not installed",
+                "install it, or --set model.attn_implementation=sdpa",
+            )

@@ -59,8 +59,8 @@ def compare(a: dict, b: dict) -> Comparison:
             where.append(f"{key}: {left} | {right}")
     if a["grpo"]["loss_type"] == b["grpo"]["loss_type"] == "bnpo" and _micro_batch(a) != _micro_batch(b):
         result.notes.append(
-            f"bnpo divides by the tokens of a micro-batch, here of {_micro_batch(a)} and {_micro_batch(b)} completions: the two "
-            "weigh completions alike on average, not one by one (dapo would)"
+            f"bnpo divides by the tokens of a micro-batch, here of {_micro_batch(a)} and {_micro_batch(b)} completions: "
+            "the two weigh completions alike on average, not one by one (dapo would)"
         )
     return result
 
@@ -102,7 +102,9 @@ def _arm_needs(key: str, arms: tuple[str, str]) -> bool:
         return True
     if name.startswith("generation_kwargs"):  # vLLM's names and transformers' differ
         return not both_vllm
-    if name in _CORRECTION or name == "vllm_max_model_length":  # without an engine there is no second policy to correct for
+    if (
+        name in _CORRECTION or name == "vllm_max_model_length"
+    ):  # without an engine there is no second policy to correct for
         return not both_vllm
     return name.startswith("vllm_server_")
 

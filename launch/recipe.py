@@ -33,7 +33,9 @@ _WANDB_NAME = r"^[^/\\#?%:\s]([^/\\#?%:]*[^/\\#?%:\s])?$"  # what wandb refuses,
 
 
 class RecipeSection(Section):
-    version: int = Field(ge=1, le=10**6, description="raised with every change that can move a number; CHANGELOG.md says why")
+    version: int = Field(
+        ge=1, le=10**6, description="raised with every change that can move a number; CHANGELOG.md says why"
+    )
     experiments: list[Annotated[str, Field(pattern=r"^C([1-9]|1[0-2])$")]] = Field(
         description="ids of the paper's claims that this run bears on: C1 to C12"
     )
@@ -41,7 +43,9 @@ class RecipeSection(Section):
 
 
 class ModelSection(Section):
-    path: str = Field(max_length=4096, pattern=_PATH, description="hub id (org/name), or a folder that starts with ./ or /")
+    path: str = Field(
+        max_length=4096, pattern=_PATH, description="hub id (org/name), or a folder that starts with ./ or /"
+    )
     revision: str | None = Field(None, pattern=r"^\S+$", description="commit or tag on the hub")
     dtype: Literal["float32", "bfloat16"]
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
@@ -50,9 +54,13 @@ class ModelSection(Section):
 
 class DataSection(Section):
     path: str = Field(
-        max_length=4096, pattern=_PATH, description="hub id such as org/name, or a folder or file that starts with ./ or /"
+        max_length=4096,
+        pattern=_PATH,
+        description="hub id such as org/name, or a folder or file that starts with ./ or /",
     )
-    config: str | None = Field(None, pattern=r"^\S+$", description="the hub's name for a subset; null for a local folder")
+    config: str | None = Field(
+        None, pattern=r"^\S+$", description="the hub's name for a subset; null for a local folder"
+    )
     revision: str | None = Field(None, pattern=r"^\S+$", description="commit or tag on the hub")
     train_split: str = Field("train", pattern=r"^\w[\w.-]*$")
     eval_split: str | None = Field(
@@ -69,18 +77,30 @@ class ServerSection(Section):
 
     nodes: int = Field(ge=1, le=4096)
     gpus_per_node: int = Field(ge=1, le=64)
-    on_training_node: bool = Field(False, description="these GPUs are of the (one) training node, beside its gpus_per_node")
+    on_training_node: bool = Field(
+        False, description="these GPUs are of the (one) training node, beside its gpus_per_node"
+    )
     tensor_parallel_size: int = Field(ge=1, le=1024)
     data_parallel_size: int = Field(1, ge=1, le=1024)
-    gpu_memory_utilization: float = Field(0.9, gt=0, lt=1, description="vLLM's own default: nobody else is on these GPUs")
-    weight_transfer: Literal["auto", "nccl", "gloo"] = Field("auto", description="auto: nccl, or gloo where there is no GPU")
-    interface: str | None = Field(None, min_length=1, description="by which the training nodes reach a server on nodes of its own")
-    port: int | None = Field(None, ge=1024, le=65535, description="for a firewall's sake; by default a free one is found")
+    gpu_memory_utilization: float = Field(
+        0.9, gt=0, lt=1, description="vLLM's own default: nobody else is on these GPUs"
+    )
+    weight_transfer: Literal["auto", "nccl", "gloo"] = Field(
+        "auto", description="auto: nccl, or gloo where there is no GPU"
+    )
+    interface: str | None = Field(
+        None, min_length=1, description="by which the training nodes reach a server on nodes of its own"
+    )
+    port: int | None = Field(
+        None, ge=1024, le=65535, description="for a firewall's sake; by default a free one is found"
+    )
 
 
 class ClusterSection(Section):
     nodes: int = Field(ge=1, le=4096)
-    gpus_per_node: int = Field(ge=1, le=64, description="training ranks on each node; with gpu: cpu, ranks without a GPU")
+    gpus_per_node: int = Field(
+        ge=1, le=64, description="training ranks on each node; with gpu: cpu, ranks without a GPU"
+    )
     gpu: str = Field(min_length=1, description="a kind of launch/clusters.py, such as H100-80GB; cpu for none")
     tensor_parallel_spans_nodes: bool = Field(False, description="leave for a TP group to cross nodes (slow)")
     server: ServerSection | None = Field(None, description="for the server arm alone")
@@ -142,7 +162,11 @@ def read_yaml(path: Path) -> dict:
         content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         near = nearest(path.name, [file.name for file in path.parent.glob("*.yaml")])
-        mend = f"did you mean {path.parent / near}?" if near else "give the path of a file, such as recipes/tiny_colocate.yaml"
+        mend = (
+            f"did you mean {path.parent / near}?"
+            if near
+            else "give the path of a file, such as recipes/tiny_colocate.yaml"
+        )
         raise RecipeError(str(path), [Problem("file", str(path), "the file must exist", mend)]) from None
     except (OSError, UnicodeDecodeError) as error:
         problem = Problem("file", str(path), f"must be readable text ({error})", "look at the file")
@@ -153,7 +177,9 @@ def read_yaml(path: Path) -> dict:
         what = getattr(error, "problem", None) or str(error)
         raise RecipeError(str(path), [Problem(where, None, f"must be YAML 1.2: {what}", "mend that line")]) from None
     if not isinstance(content, dict):
-        problem = Problem("file", content, "must hold the sections of a recipe", "start from recipes/tiny_colocate.yaml")
+        problem = Problem(
+            "file", content, "must hold the sections of a recipe", "start from recipes/tiny_colocate.yaml"
+        )
         raise RecipeError(str(path), [problem])
     return content
 
@@ -181,7 +207,9 @@ def apply_overrides(content: dict, overrides: list[str], name: str) -> dict:
         for depth, parent in enumerate(parents):
             node = node.setdefault(parent, {})
             if not isinstance(node, dict):
-                problems.append(Problem(key, text, f"{'.'.join(parents[:depth + 1])} holds no keys", "see `launch show`"))
+                problems.append(
+                    Problem(key, text, f"{'.'.join(parents[: depth + 1])} holds no keys", "see `launch show`")
+                )
                 break
         else:
             node[last] = value
@@ -189,7 +217,10 @@ def apply_overrides(content: dict, overrides: list[str], name: str) -> dict:
                 content["sources"][".".join([*parents, last])] = "ours: set for this run"
             for pair in ALTERNATIVES:  # whoever sets the one means it instead of the other
                 if parents == ["grpo"] and last in pair:
-                    node.pop(pair[1 - pair.index(last)], None)
+                    other = pair[1 - pair.index(last)]
+                    node.pop(other, None)
+                    if isinstance(content.get("sources"), dict):
+                        content["sources"].pop(f"grpo.{other}", None)
     if problems:
         raise RecipeError(name, problems)
     return content
@@ -207,7 +238,9 @@ def load(path: Path, overrides: list[str] = ()) -> dict:
         RecipeError: with all problems of form at once; `launch.check.check` finds those across sections.
     """
     path = Path(path)
-    return resolve(apply_overrides(read_yaml(path), list(overrides), str(path)), path.name.removesuffix(".yaml"), str(path))
+    return resolve(
+        apply_overrides(read_yaml(path), list(overrides), str(path)), path.name.removesuffix(".yaml"), str(path)
+    )
 
 
 def resolve(content: dict, name: str, shown: str) -> dict:
@@ -243,7 +276,9 @@ def resolve(content: dict, name: str, shown: str) -> dict:
     resolved["name"] = name
     resolved["deepspeed"] = deepspeed_config(resolved["accelerate"])
     prompt = resolved["data"]["system_prompt"]
-    resolved["system_prompt"] = system_prompts().get(prompt) if prompt else None  # the text itself decides, not its name
+    resolved["system_prompt"] = (
+        system_prompts().get(prompt) if prompt else None
+    )  # the text itself decides, not its name
     return resolved
 
 
@@ -342,5 +377,7 @@ def _explain(item: dict) -> Problem:
         mend = f"did you mean {near}?" if near else f"known here: {', '.join(known)}"
         return Problem(field, item["input"], "unknown key", mend)
     mend = (described or "see recipes/tiny_colocate.yaml") + _number_hint(item["input"])
-    rule = "must be written as the mend says" if item["type"] == "string_pattern_mismatch" and described else item["msg"]
+    rule = (
+        "must be written as the mend says" if item["type"] == "string_pattern_mismatch" and described else item["msg"]
+    )
     return Problem(field, item["input"], rule[0].lower() + rule[1:], mend)

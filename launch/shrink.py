@@ -37,7 +37,9 @@ def shrink(content: dict, name: str) -> tuple[dict, list[str]]:
     _data(content, lost)
     _cluster(content, lost)
     _grpo(content, lost)
-    content["sources"] = {key: text for key, text in sources.items() if not key.startswith(("model.", "data.", "cluster.", "grpo."))}
+    content["sources"] = {
+        key: text for key, text in sources.items() if not key.startswith(("model.", "data.", "cluster.", "grpo."))
+    }
     return content, lost
 
 
@@ -45,14 +47,18 @@ def _model(content: dict, name: str, lost: list[str]) -> None:
     model = content["model"]
     shape = model_shape(model["path"], model.get("revision"))
     if shape is None:
-        problem = Problem("model.path", model["path"], "its shape is not known here", "download its config.json into the hub's cache")
+        problem = Problem(
+            "model.path", model["path"], "its shape is not known here", "download its config.json into the hub's cache"
+        )
         raise RecipeError(name, [problem])
     if shape["hidden_size"] > SMALL:
         small = small_shape(shape)
         spelling = (ROOT / TOKENIZER / "tokenizer.json").read_text(encoding="utf-8")
         digest = hashlib.sha256((json.dumps(small, sort_keys=True) + spelling).encode()).hexdigest()[:12]
-        lost.append(f"model: random {small['model_type']}, hidden {small['hidden_size']}, {small['num_hidden_layers']} layers, "
-                    f"for {model['path']}")  # fmt: skip
+        lost.append(
+            f"model: random {small['model_type']}, hidden {small['hidden_size']}, {small['num_hidden_layers']} layers, "
+            f"for {model['path']}"
+        )
         model["path"], model["revision"] = f"./{MODELS / digest}", None
         make_model(ROOT / MODELS / digest, small)
     if model.get("attn_implementation") == "flash_attention_2":
@@ -70,11 +76,18 @@ def small_shape(shape: dict) -> dict:
     copied = ("model_type", "architectures", "tie_word_embeddings")
     grouped = shape["num_key_value_heads"] < shape["num_attention_heads"]
     return {key: shape[key] for key in copied} | {
-        "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2 if grouped else 4,
-        "intermediate_size": 256, "max_position_embeddings": 2048, "vocab_size": tokenizer["vocab_size"],
-        "bos_token_id": tokenizer["bos_token_id"], "eos_token_id": tokenizer["eos_token_id"],
-        "pad_token_id": tokenizer["pad_token_id"], "dtype": "bfloat16",
-    }  # fmt: skip
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2 if grouped else 4,
+        "intermediate_size": 256,
+        "max_position_embeddings": 2048,
+        "vocab_size": tokenizer["vocab_size"],
+        "bos_token_id": tokenizer["bos_token_id"],
+        "eos_token_id": tokenizer["eos_token_id"],
+        "pad_token_id": tokenizer["pad_token_id"],
+        "dtype": "bfloat16",
+    }
 
 
 def make_model(folder: Path, shape: dict) -> None:
@@ -90,14 +103,16 @@ def _data(content: dict, lost: list[str]) -> None:
         lost.append(f"data: {SAMPLE} for {data['path']}")
         data["path"] = SAMPLE
         data["config"] = data["revision"] = None
-    data["max_prompt_tokens"] = PROMPT_TOKENS  # the small vocabulary spells: more tokens a prompt
+        data["max_prompt_tokens"] = PROMPT_TOKENS  # the small vocabulary spells: more tokens a prompt
 
 
 def _cluster(content: dict, lost: list[str]) -> None:
     cluster, grpo = content["cluster"], content["grpo"]
     size = grpo.get("vllm_tensor_parallel_size", 1)
     ranks = min(2, size)
-    lost.append(f"cluster: {ranks} rank(s) without a GPU for {cluster['nodes']} x {cluster['gpus_per_node']} {cluster['gpu']}")
+    lost.append(
+        f"cluster: {ranks} rank(s) without a GPU for {cluster['nodes']} x {cluster['gpus_per_node']} {cluster['gpu']}"
+    )
     cluster.update(nodes=1, gpus_per_node=ranks, gpu="cpu", tensor_parallel_spans_nodes=False)
     if cluster.get("server"):
         cluster["server"] = {"nodes": 1, "gpus_per_node": 1, "on_training_node": True, "tensor_parallel_size": 1}
@@ -113,24 +128,35 @@ def _cluster(content: dict, lost: list[str]) -> None:
 def _grpo(content: dict, lost: list[str]) -> None:
     grpo = content["grpo"]
     group = grpo["num_generations"]
-    lost.append(f"lengths: {COMPLETION_TOKENS} completion tokens for {grpo['max_completion_length']}; {STEPS} steps; "
-                f"{group} completions a rank for {grpo['per_device_train_batch_size']}")  # fmt: skip
+    lost.append(
+        f"lengths: {COMPLETION_TOKENS} completion tokens for {grpo['max_completion_length']}; {STEPS} steps; "
+        f"{group} completions a rank for {grpo['per_device_train_batch_size']}"
+    )
     for key in ("num_train_epochs", "generation_batch_size", "steps_per_generation"):
         grpo.pop(key, None)
     grpo.update(
-        max_steps=STEPS, max_completion_length=COMPLETION_TOKENS, per_device_train_batch_size=group,
+        max_steps=STEPS,
+        max_completion_length=COMPLETION_TOKENS,
+        per_device_train_batch_size=group,
         gradient_accumulation_steps=min(2, grpo["gradient_accumulation_steps"]),
-    )  # fmt: skip
+    )
     if grpo["bf16"] and content["accelerate"] == "zero3_offload":
         lost.append("bf16: float32, since transformers takes bf16 under DeepSpeed on GPUs alone")
         grpo["bf16"], content["model"]["dtype"] = False, "float32"
-    if "per_device_eval_batch_size" in grpo:
-        grpo["per_device_eval_batch_size"] = group * max(1, grpo.get("num_generations_eval") or group)
+    held_out = grpo.get("num_generations_eval") or group
+    if content["data"].get("eval_split") and grpo.get("per_device_eval_batch_size", 8) % held_out:
+        grpo["per_device_eval_batch_size"] = held_out
     if "vllm_max_model_length" in grpo:
-        grpo["vllm_max_model_length"] = PROMPT_TOKENS + COMPLETION_TOKENS
+        grpo["vllm_max_model_length"] = content["data"]["max_prompt_tokens"] + COMPLETION_TOKENS
     if grpo.get("vllm_enable_sleep_mode"):
-        lost.append("vllm_enable_sleep_mode: dropped, vLLM sleeps on GPUs alone; what is left is the same run without it")
+        lost.append(
+            "vllm_enable_sleep_mode: dropped, vLLM sleeps on GPUs alone; what is left is the same run without it"
+        )
         grpo["vllm_enable_sleep_mode"] = False
     if content["recipe"]["arm"] == "continuous_batching":
         lost.append("transformers_continuous_batching_config: a fixed small cache for one sized by the GPU's memory")
-        grpo["transformers_continuous_batching_config"] = {"block_size": 16, "num_blocks": 1024, "max_batch_tokens": 2048}
+        grpo["transformers_continuous_batching_config"] = {
+            "block_size": 16,
+            "num_blocks": 1024,
+            "max_batch_tokens": 2048,
+        }

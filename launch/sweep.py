@@ -1,12 +1,12 @@
 """A sweep: base recipes and the values that vary. Every point is a recipe like any other, checked before any is run.
 
-    experiments: [C1]           the claims that it bears on
-    combine: zip                the values side by side; `product` (the default): every combination
-    parts:                      one after the other
-      - base: recipes/qwen1.5b_colocate.yaml
-        vary: {grpo.per_device_train_batch_size: [7, 14], grpo.generation_batch_size: [56, 112]}
-    refused:                    points one would look for, and that `check` must refuse
-      - grpo.vllm_tensor_parallel_size: 8
+experiments: [C1]           the claims that it bears on
+combine: zip                the values side by side; `product` (the default): every combination
+parts:                      one after the other
+  - base: recipes/qwen1.5b_colocate.yaml
+    vary: {grpo.per_device_train_batch_size: [7, 14], grpo.generation_batch_size: [56, 112]}
+refused:                    points one would look for, and that `check` must refuse
+  - grpo.vllm_tensor_parallel_size: 8
 """
 
 import itertools
@@ -24,14 +24,16 @@ from record import RunFolder
 
 class Part(Section):
     base: str = Field(min_length=1, description="a recipe's path from the repository's root")
-    vary: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(min_length=1, description="dotted key -> list of values")
+    vary: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
+        min_length=1, description="dotted key -> list of values"
+    )
 
 
 class Sweep(Section):
     experiments: list[Annotated[str, Field(pattern=r"^C([1-9]|1[0-2])$")]]
     combine: Literal["product", "zip"] = "product"
     parts: list[Part] = Field(min_length=1)
-    refused: list[dict[str, Any]] = []
+    refused: list[dict[str, Any]] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ def read_sweep(path: Path) -> Sweep:
         sweep = Sweep.model_validate(content)
     except ValidationError as error:
         problems = [
-            Problem(".".join(str(part) for part in item["loc"]), item["input"], item["msg"], "see recipes/sweeps/exp1.yaml")
+            Problem(
+                ".".join(str(part) for part in item["loc"]), item["input"], item["msg"], "see recipes/sweeps/exp1.yaml"
+            )
             for item in error.errors()
         ]
         raise RecipeError(str(path), problems) from None
@@ -58,7 +62,9 @@ def read_sweep(path: Path) -> Sweep:
     for number, part in enumerate(sweep.parts):
         lengths = {key: len(values) for key, values in part.vary.items()}
         if sweep.combine == "zip" and len(set(lengths.values())) > 1:
-            problems.append(Problem(f"parts.{number}.vary", lengths, "zip needs lists of one length", "or combine: product"))
+            problems.append(
+                Problem(f"parts.{number}.vary", lengths, "zip needs lists of one length", "or combine: product")
+            )
     if problems:
         raise RecipeError(str(path), problems)
     return sweep
@@ -68,7 +74,9 @@ def points(sweep: Sweep) -> list[Point]:
     """The sweep's points, in the order of the file."""
     found = []
     for part in sweep.parts:
-        combined = zip(*part.vary.values(), strict=True) if sweep.combine == "zip" else itertools.product(*part.vary.values())
+        combined = (
+            zip(*part.vary.values(), strict=True) if sweep.combine == "zip" else itertools.product(*part.vary.values())
+        )
         found += [_point(part.base, dict(zip(part.vary, values, strict=True))) for values in combined]
     return found
 

@@ -40,7 +40,11 @@ def table() -> str:
         recipe = load(path)
         runs = measured.get(recipe["name"], [])
         counts = labels(recipe)
-        hours = f"{sum(run.get('gpu_hours') or 0 for run in runs) / len(runs):.1f}" if runs and derive(recipe)["gpus"] else "-"
+        hours = (
+            f"{sum(run.get('gpu_hours') or 0 for run in runs) / len(runs):.1f}"
+            if runs and derive(recipe)["gpus"]
+            else "-"
+        )
         cells = [
             f"[{recipe['name']}]({path.name})", recipe["recipe"]["arm"], ", ".join(recipe["recipe"]["experiments"]),
             hardware(recipe), *(str(counts[label]) for label in LABELS), hours, "run" if runs else "checked",
@@ -50,8 +54,16 @@ def table() -> str:
     for path in sorted((ROOT / "recipes" / "sweeps").glob("*.yaml"), key=lambda path: (len(path.stem), path.stem)):
         sweep = read_sweep(path)
         bases = ", ".join(Path(part.base).name.removesuffix(".yaml") for part in sweep.parts)
-        varies = "; ".join(dict.fromkeys(f"{key} {_span(values)}" for part in sweep.parts for key, values in part.vary.items()))
-        cells = [f"[{path.stem}](sweeps/{path.name})", ", ".join(sweep.experiments), bases, varies, str(len(points(sweep)))]
+        varies = "; ".join(
+            dict.fromkeys(f"{key} {_span(values)}" for part in sweep.parts for key, values in part.vary.items())
+        )
+        cells = [
+            f"[{path.stem}](sweeps/{path.name})",
+            ", ".join(sweep.experiments),
+            bases,
+            varies,
+            str(len(points(sweep))),
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -56,9 +56,9 @@ def load_split(recipe: dict, split: str, tokenizer, at_least_rows: int = 1) -> t
     }
     if len(kept) < at_least_rows:
         raise Refused(
-            f"data.path = {data['path']!r}: {len(kept)} rows of the split {split} are left and {at_least_rows} are needed for one "
-            f"generation batch ({report}); raise data.max_prompt_tokens = {data['max_prompt_tokens']}, look at the gold column, "
-            f"or sample from fewer prompts"
+            f"data.path = {data['path']!r}: {len(kept)} rows of the split {split} are left and {at_least_rows} are needed for "
+            f"one generation batch ({report}); raise data.max_prompt_tokens = {data['max_prompt_tokens']}, look at the gold "
+            f"column, or sample from fewer prompts"
         )
     return kept.remove_columns("prompt_tokens"), report
 

@@ -14,7 +14,15 @@ FOLDER = Path(__file__).resolve().parent / "snapshots"
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 # What a machine or the moment decides, not the recipe.
-NOT_THE_RECIPES = ("output_dir", "use_cpu", "ddp_backend", "local_rank", "report_to", "hub_token", "dataloader_pin_memory")
+NOT_THE_RECIPES = (
+    "output_dir",
+    "use_cpu",
+    "ddp_backend",
+    "local_rank",
+    "report_to",
+    "hub_token",
+    "dataloader_pin_memory",
+)
 
 
 def effective(path: Path) -> dict:
@@ -22,7 +30,9 @@ def effective(path: Path) -> dict:
     from training.arguments import planned_config
 
     arguments = planned_config(load(path)).to_dict()
-    return json.loads(json.dumps({key: arguments[key] for key in sorted(arguments) if key not in NOT_THE_RECIPES}, default=str))
+    return json.loads(
+        json.dumps({key: arguments[key] for key in sorted(arguments) if key not in NOT_THE_RECIPES}, default=str)
+    )
 
 
 def snapshot_path(path: Path) -> Path:
