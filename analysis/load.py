@@ -8,12 +8,14 @@ from record import RunFolder, read_lines
 
 @dataclass
 class Run:
-    """One run: its manifest, its step lines, its phase intervals by rank, and how many lines of any file were torn."""
+    """One run: its manifest, its step lines, its phase intervals by rank and of its server, and how many lines of any file
+    were torn."""
 
     path: Path
     manifest: dict
     metrics: list[dict]
     phases: dict[int, list[dict]]
+    server_phases: list[dict]
     events: list[dict]
     torn_lines: int
 
@@ -51,4 +53,5 @@ def load_run(path: Path) -> Run:
         int(file.stem.removeprefix("phases.rank")): lines(file)
         for file in sorted(folder.path.glob("phases.rank*.jsonl"))
     }
-    return Run(folder.path, manifest, lines(folder.metrics_path), phases, lines(folder.events_path), torn)
+    metrics, server, events = lines(folder.metrics_path), lines(folder.server_phases_path), lines(folder.events_path)
+    return Run(folder.path, manifest, metrics, phases, server, events, torn)

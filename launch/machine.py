@@ -42,6 +42,13 @@ def startable(recipe: dict) -> Iterator[Problem]:
             "check, show and pair know it; --shrink runs it on this machine without a GPU",
         )
         return
+    if server and server["port"] and taken(server["port"]):
+        yield Problem(
+            "cluster.server.port",
+            server["port"],
+            "somebody listens on it already",
+            "another one, or null for a free one",
+        )
     if cluster["gpu"] != CPU:
         here, wanted = visible_gpus(), cluster["gpus_per_node"] + (server["gpus_per_node"] if server else 0)
         if here < wanted:

@@ -124,7 +124,7 @@ def run(recipe: dict, runs: Path, overrides: list[str]) -> tuple[int, RunFolder]
 
 def _await_server(server: Server, progress: Progress, asked_to_stop: list[int]) -> bool:
     """Starts the server and waits for it. False if it failed, or if the person has had enough."""
-    server.start(_die_with_parent)
+    server.start()
     progress.say(f"vLLM server starting on {server.url}")
     while not asked_to_stop and not server.cause:
         if server.healthy():

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import psutil
 
@@ -106,9 +105,9 @@ def server_command(recipe: dict, host: str, port: int) -> list[str]:
     return arguments
 
 
-def server_environment(recipe: dict, host: str) -> dict[str, str]:
-    """The launcher's variables for this recipe, and the server's own."""
-    variables = {name: value for name, (value, _) in environment(recipe).items()}
+def server_environment(recipe: dict, folder: RunFolder, host: str) -> dict[str, str]:
+    """The launcher's variables for this run, and the server's own."""
+    variables = {name: value for name, (value, _) in environment(recipe, folder.path).items()}
     variables |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_HOST_IP": host}  # TRL's routes are vLLM's development routes
     if "VLLM_LOGGING_LEVEL" not in os.environ:
         variables["VLLM_LOGGING_LEVEL"] = "INFO"  # when it dies, the last lines should say of what
@@ -141,12 +140,8 @@ class Server:
         self._process: subprocess.Popen | None = None
         self._watch = Watch(self.url, folder.server_phases_path)
 
-    def start(self, preexec: Callable[[], None]) -> None:
-        """Starts it and returns at once.
-
-        Args:
-            preexec: runs in the child before vLLM does (the launcher ties the child's life to its own there).
-        """
+    def start(self) -> None:
+        """Starts it and returns at once."""
         command = server_command(self._recipe, self.host, self.port)
         self._folder.update(
             server={
@@ -159,9 +154,9 @@ class Server:
         self._started = time.monotonic()
         with open(self._log_path, "wb") as log:
             self._process = subprocess.Popen(
-                command, cwd=ROOT, env=os.environ | server_environment(self._recipe, self.host), stdin=subprocess.DEVNULL,
-                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-                preexec_fn=preexec,  # noqa: PLW1509, no thread runs yet
+                [sys.executable, "-m", "launch.guard", *command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, env=os.environ | server_environment(self._recipe, self._folder, self.host),
+                start_new_session=True,  # a Ctrl-C reaches the launcher alone
             )  # fmt: skip
 
     def healthy(self) -> bool:
@@ -186,7 +181,9 @@ class Server:
         """Whether the server is dead or deaf; `cause` then says how."""
         code = self._process.poll()
         if self.cause is None and code is not None:
-            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            how = (
+                f"killed by {signal.Signals(code - 128).name}" if code > 128 else f"exit code {code}"
+            )  # launch/guard.py
             self.cause = f"the vLLM server died ({how})"
         if self.cause is None and self._watch.complaint:
             self.cause = f"the vLLM server {self._watch.complaint}"
@@ -198,11 +195,11 @@ class Server:
         return lines[-_LAST_LINES:]
 
     def stop(self) -> None:
-        """Ends it: asks its front end to, and returns when that is gone or 5 s are over. The launcher ends what is left."""
+        """Ends it and all its processes (launch/guard.py); returns when they are gone, or after 12 s."""
         self._watch.stop()
         if self._process and self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(5)
+                self._process.wait(12)
             except subprocess.TimeoutExpired:
-                self._process.kill()
+                self._process.kill()  # the launcher ends what is left
