@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from analysis.results import load_results, markdown_table
 from launch.recipe import ROOT
+from tests.readme_tree import tracked_files, tree
 
 RECIPE = "recipes/tiny_colocate.yaml"
-
-
-def tracked_files() -> list[str]:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [line for line in listed.stdout.splitlines() if (ROOT / line).exists()]
 
 
 def tree_paths() -> list[str]:
@@ -45,6 +42,14 @@ def test_the_readme_tree_lists_what_is_there():
     ]
     missing = [file for file in files if file not in listed and not file.startswith(tuple(whole))]
     assert missing == [], "not in the README's tree"
+
+
+def test_the_readme_tree_says_what_the_files_say():
+    assert tree() in (ROOT / "README.md").read_text(), "run: python -m tests.readme_tree --write"
+
+
+def test_the_readmes_results_are_those_of_the_committed_records():
+    assert markdown_table(load_results(ROOT / "results" / "tiny")) in (ROOT / "README.md").read_text()
 
 
 def imports_of(path: Path) -> set[str]:
