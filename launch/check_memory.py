@@ -53,11 +53,12 @@ def memory(recipe: dict) -> Iterator[Problem]:
         (sum(states.values()), 0.0 if asleep else share, "in the optimizer's step"),
     ):
         if held_bytes > (1 - share_then) * total_bytes:
+            others = f" (grpo.vllm_gpu_memory_utilization {share} is the engine's)" if share_then else ""
             yield Problem(
                 "cluster.gpu",
                 cluster["gpu"],
                 f"weights, gradients and optimizer of model.path need {held_bytes / 1e9:.1f} GB of each GPU {when}, and "
-                f"{(1 - share_then) * total_bytes / 1e9:.1f} GB are left",
+                f"{(1 - share_then) * total_bytes / 1e9:.1f} GB are left{others}",
                 "more GPUs, accelerate: zero3 or zero3_offload, or sleep mode",
             )
             return

@@ -364,12 +364,20 @@ def _section(location: list) -> type[BaseModel] | None:
     return model
 
 
+def _field(location: list):
+    model = _section(location[:-1])
+    return model.model_fields.get(location[-1]) if model and location else None
+
+
 def _explain(item: dict) -> Problem:
     location = [part for part in item["loc"] if part not in ("float", "RewardSection", "str", "[key]")]
     field = ".".join(str(part) for part in location)
     model, last = _section(location[:-1]), location[-1] if location else None
     known = model.model_fields if model else {}
-    described = known[last].description if last in known else None
+    named = known.get(last) or (
+        _field(location[:-1]) if isinstance(last, int) else None
+    )  # an item of a list: the list's
+    described = named.description if named else None
     if item["type"] == "missing":
         return Problem(field, None, "must be stated", described or f"add {last}; CONTRIBUTING.md shows the sections")
     if item["type"] == "extra_forbidden":

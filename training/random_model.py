@@ -1,6 +1,7 @@
 """A random model of a given configuration: `python -m training.random_model FOLDER TOKENIZER_FOLDER CONFIG_JSON [DEVICE]`.
 
-`launch run --shrink` calls it, and benchmarks/measure_memory.py, for large models on a GPU. Seeded, so that a shrunk recipe starts from the same weights wherever it runs.
+`launch run --shrink` calls it, and benchmarks/measure_memory.py, for large models on a GPU. Seeded, so that a
+shrunk recipe starts from the same weights wherever it runs.
 """
 
 import json

@@ -18,7 +18,11 @@ def without_engine(content: dict) -> dict:
     grpo, cluster = content["grpo"], content["cluster"]
     content["recipe"]["arm"], content["accelerate"] = "generate", "cpu"
     cluster.update(gpus_per_node=1, server=None)
-    for name in [name for name in grpo if name.startswith("vllm_") or "continuous_batching" in name or name == "generation_kwargs"]:
+    for name in [
+        name
+        for name in grpo
+        if name.startswith("vllm_") or "continuous_batching" in name or name == "generation_kwargs"
+    ]:
         del grpo[name]
     return content
 

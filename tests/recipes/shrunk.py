@@ -31,6 +31,8 @@ def run_rehearsals(recipes: list[dict], folder: Path, timeout_seconds: float) ->
         [sys.executable, "-m", "tests.recipes.rehearse", str(file)], cwd=ROOT, env=os.environ | settings, capture_output=True,
         text=True, timeout=timeout_seconds, check=False,
     )  # fmt: skip
-    outcomes = [json.loads(line.removeprefix("outcome ")) for line in done.stdout.splitlines() if line.startswith("outcome ")]
+    outcomes = [
+        json.loads(line.removeprefix("outcome ")) for line in done.stdout.splitlines() if line.startswith("outcome ")
+    ]
     assert len(outcomes) == len(recipes), done.stderr[-3000:]
     return {outcome["name"]: outcome for outcome in outcomes}
