@@ -1,4 +1,4 @@
-"""python -m analysis summary|export|table ..."""
+"""python -m analysis summary|export|table|compare|learning ...: see --help of each."""
 
 import argparse
 import sys
@@ -24,6 +24,13 @@ def main() -> int:
     verb = verbs.add_parser("table", help="the exported runs of a folder as a table in Markdown")
     verb.add_argument("folder", type=Path)
     verb.set_defaults(verb=table_verb)
+    verb = verbs.add_parser("compare", help="two arms' runs of the same work: throughput, idle shares, spread")
+    verb.add_argument("runs", type=Path, nargs="+")
+    verb.add_argument("--export", type=Path, metavar="FILE", help="as a JSON file to commit under results/ too")
+    verb.set_defaults(verb=compare_verb)
+    verb = verbs.add_parser("learning", help="exported runs of several arms: did they learn the same? And a plot")
+    verb.add_argument("folder", type=Path)
+    verb.set_defaults(verb=learning_verb)
     arguments = parser.parse_args()
     try:
         arguments.verb(arguments)
@@ -47,6 +54,25 @@ def export_verb(arguments) -> None:
 
 def table_verb(arguments) -> None:
     print(markdown_table(load_results(arguments.folder)))
+
+
+def compare_verb(arguments) -> None:
+    from analysis import compare
+
+    runs = [load_run(path) for path in arguments.runs]
+    result = compare.compare(runs)
+    print(compare.table(result))
+    if arguments.export:
+        arguments.export.parent.mkdir(parents=True, exist_ok=True)
+        compare.export(result, runs, arguments.export)
+
+
+def learning_verb(arguments) -> None:
+    from analysis import learning
+
+    result = learning.compare(load_results(arguments.folder))
+    print(learning.table(result))
+    print(f"  plot  {learning.draw(result, arguments.folder / 'learning.png')}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""python -m launch check|show|run|pair|sweep|table ... : see --help of each."""
+"""python -m launch check|show|run|pair|compare|sweep|table ... : see --help of each."""
 
 import argparse
 import subprocess
@@ -124,6 +124,15 @@ def pair_verb(arguments) -> int:
     return FINISHED if comparison.is_pair else FAILED
 
 
+def compare_verb(arguments) -> int:
+    from launch.compare import run_pair
+
+    paths = (arguments.a, arguments.b)
+    recipes = tuple(checked(path, arguments.set, shrunk=arguments.shrink) for path in paths)
+    overrides = [*(["--shrink"] if arguments.shrink else []), *arguments.set]
+    return run_pair(recipes, tuple(map(str, paths)), arguments.repeats, arguments.runs, overrides, arguments.export)
+
+
 def sweep_verb(arguments) -> int:
     """Checks every point before it runs any: a queue must not end at its last point with a typing error."""
     from launch import sweep as sweeps
@@ -199,6 +208,11 @@ def _parser() -> argparse.ArgumentParser:
         "recipe", options=[override, small, runs, dry])  # fmt: skip
     add("pair", pair_verb, "say whether two recipes do the same work and differ in the arm alone; exit code 0 yes, 1 no",
         "a", "b", options=[override])  # fmt: skip
+    add("compare", compare_verb, "run a pair back to back, in turns, and print throughput, idle shares and their spread",
+        "a", "b", options=[override, small, runs,
+                           ("--repeats", {"type": int, "default": 3, "choices": range(1, 100), "metavar": "N",
+                                          "help": "runs of each, 1 to 99 (default: 3)"}),
+                           ("--export", {"type": Path, "metavar": "FILE", "help": "the figures as JSON too"})])  # fmt: skip
     add("sweep", sweep_verb, "check every point of a sweep, and run those without a finished record",
         "sweep", options=[override, small, runs, dry])  # fmt: skip
     add("table", table_verb, "print recipes/README.md, or write it",

@@ -1,0 +1,120 @@
+"""Did several arms learn the same? Over exported runs (`python -m analysis export`), several seeds an arm.
+
+Two outcomes a run: the held-out accuracy at its end, and the area under its reward curve (the mean over steps of the training
+reward, so that 1 is a reward of 1 from the first step on). For each arm their mean over the seeds with a 95 % bootstrap
+interval (percentile method; with five seeds it is rather too narrow than too wide). Whether the arms can be told apart is a
+permutation test: if the arm did not matter, the outcomes of one seed could be dealt to the arms at random. The statistic is the
+variance of the arms' means. A seed fixes the prompts and their order in every arm, so outcomes are dealt within seeds.
+"""
+
+from pathlib import Path
+
+import numpy
+
+RESAMPLES = 20_000
+OUTCOMES = {"held_out_accuracy": "held-out accuracy", "reward_area": "area under the reward curve"}
+_COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
+
+
+def outcomes(result: dict) -> dict[str, float]:
+    """The two outcomes of one exported run.
+
+    Raises:
+        ValueError: it did not finish, or lacks a curve or the held-out accuracy.
+    """
+    figures, rewards = result["figures"], [row["reward"] for row in result["curve"]]
+    if figures["status"] != "finished" or not rewards or None in rewards or figures["accuracy_after"] is None:
+        raise ValueError(
+            f"{figures['recipe']}, seed {figures['seed']}: not finished, or without curve or held-out accuracy"
+        )
+    return {"held_out_accuracy": figures["accuracy_after"], "reward_area": float(numpy.mean(rewards))}
+
+
+def compare(results: list[dict]) -> dict:
+    """Per arm and outcome: values by seed, mean and interval; per outcome: the p-value of "the arm does not matter".
+
+    Raises:
+        ValueError: the arms do not have the same seeds, or a run is no finished one.
+    """
+    by_arm: dict[str, dict[int, dict]] = {}
+    for result in results:
+        by_arm.setdefault(result["figures"]["arm"], {})[result["figures"]["seed"]] = result
+    seeds = {arm: sorted(runs) for arm, runs in by_arm.items()}
+    common = next(iter(seeds.values()))
+    if len(by_arm) < 2 or len(common) < 2 or any(found != common for found in seeds.values()):
+        raise ValueError(f"at least two arms with the same two seeds or more are compared; these are {seeds}")
+    random = numpy.random.default_rng(0)
+    arms, p_values = {arm: {"seeds": common} for arm in by_arm}, {}
+    for outcome in OUTCOMES:
+        table = numpy.array(
+            [[outcomes(by_arm[arm][seed])[outcome] for seed in common] for arm in by_arm]
+        )  # (arms, seeds)
+        for arm, values in zip(by_arm, table, strict=True):
+            low, high = interval(values, random)
+            arms[arm][outcome] = {"values": values.tolist(), "mean": float(values.mean()), "low": low, "high": high}
+        p_values[outcome] = permutation_p_value(table, random)
+    curves = {
+        arm: numpy.array([[row["reward"] for row in runs[seed]["curve"]] for seed in common])
+        for arm, runs in by_arm.items()
+    }
+    return {"arms": arms, "p_values": p_values, "curves": curves}
+
+
+def interval(values: numpy.ndarray, random: numpy.random.Generator) -> tuple[float, float]:
+    """95 % bootstrap interval of the mean, percentile method."""
+    drawn = random.choice(values, size=(RESAMPLES, len(values)), replace=True).mean(axis=1)
+    low, high = numpy.quantile(drawn, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def permutation_p_value(table: numpy.ndarray, random: numpy.random.Generator) -> float:
+    """How often outcomes (arms, seeds) dealt at random within each seed spread the arms' means as far as they are spread."""
+    observed = table.mean(axis=1).var()
+    dealt = random.permuted(numpy.broadcast_to(table, (RESAMPLES, *table.shape)), axis=1)
+    return float((1 + numpy.sum(dealt.mean(axis=2).var(axis=1) >= observed - 1e-15)) / (1 + RESAMPLES))
+
+
+def table(result: dict) -> str:
+    """The comparison in Markdown, and the verdict in a sentence for each outcome."""
+    head = ("arm", "seeds", *OUTCOMES.values(), "lowest accuracy")
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for arm, entry in result["arms"].items():
+        cells = [
+            f"{entry[name]['mean']:.3f} [{entry[name]['low']:.3f}, {entry[name]['high']:.3f}]" for name in OUTCOMES
+        ]
+        lowest = f"{min(entry['held_out_accuracy']['values']):.3f}"
+        lines.append("| " + " | ".join([arm, str(len(entry["seeds"])), *cells, lowest]) + " |")
+    for outcome, label in OUTCOMES.items():
+        p_value = result["p_values"][outcome]
+        verdict = "can be told apart" if p_value < 0.05 else "cannot be told apart"
+        lines.append(f"\nBy {label} the arms {verdict} (permutation test within seeds, p = {p_value:.2g}).")
+    return "\n".join(lines)
+
+
+def draw(result: dict, path: Path) -> Path:
+    """The reward curves (mean over seeds, band from lowest to highest) and both outcomes with their intervals, as a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(12, 4), layout="constrained", width_ratios=(2.2, 1, 1))
+    for color, (arm, curves) in zip(_COLORS, result["curves"].items(), strict=False):
+        steps = numpy.arange(1, curves.shape[1] + 1)
+        axes[0].plot(steps, curves.mean(axis=0), color=color, label=arm.replace("_", " "))
+        axes[0].fill_between(steps, curves.min(axis=0), curves.max(axis=0), color=color, alpha=0.12, linewidth=0)
+    axes[0].set(xlabel="optimizer step", ylabel="training reward (0 to 1)", ylim=(0, 1))
+    axes[0].legend(loc="lower right")
+    axes[0].grid(alpha=0.3)
+    for axis, (outcome, label) in zip(axes[1:], OUTCOMES.items(), strict=True):
+        for place, (color, entry) in enumerate(zip(_COLORS, result["arms"].values(), strict=False)):
+            found = entry[outcome]
+            axis.plot([place] * len(found["values"]), found["values"], "o", color=color, alpha=0.35, markersize=4)
+            errors = [[found["mean"] - found["low"]], [found["high"] - found["mean"]]]
+            axis.errorbar(place, found["mean"], yerr=errors, fmt="D", color=color, capsize=4, markersize=5)
+        axis.set_xticks(range(len(result["arms"])), [arm.replace("_", "\n") for arm in result["arms"]], fontsize=8)
+        axis.set_title(label, fontsize=10)
+        axis.grid(alpha=0.3, axis="y")
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return path
