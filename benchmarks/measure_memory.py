@@ -37,6 +37,7 @@ CAMPAIGN = Path(__file__).with_suffix(".yaml")
 TOKENIZER = ROOT / "tiny" / "checkpoint"  # spells the prompts; the models have the true vocabularies all the same
 MODELS = {"1.5b": "Qwen/Qwen2.5-Math-1.5B", "7b": "Qwen/Qwen2.5-Math-7B"}
 GENERATIONS, STEPS, ROWS, SHORTER_TOKENS = 4, 3, 64, 60
+AHEAD = 2  # configurations that import their libraries while another has the GPU
 PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
 
 
@@ -77,13 +78,22 @@ def recipe(item: dict, model: Path, data: Path) -> dict:
     return content
 
 
-def make_model(shape: str, folder: Path, device: str) -> None:
-    """A random model with the shape of a published one, made where the memory is. Its own process: nothing stays on the GPU."""
-    if (folder / "config.json").is_file():
-        return
-    config = {**KNOWN[MODELS[shape]], "dtype": "bfloat16", "bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0}
-    command = [sys.executable, "-m", "training.random_model", str(folder), str(TOKENIZER), json.dumps(config), device]
-    subprocess.run(command, cwd=ROOT, check=True)
+def make_models(shapes: set[str], folder: Path, device: str) -> None:
+    """Random models with the shapes of published ones, made on the device by processes of their own."""
+    started = []
+    for shape in sorted(shapes):
+        config = {
+            **KNOWN[MODELS[shape]],
+            "dtype": "bfloat16",
+            "bos_token_id": None,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+        }
+        arguments = [str(folder / shape), str(TOKENIZER), json.dumps(config), device]
+        if not (folder / shape / "config.json").is_file():
+            started.append(subprocess.Popen([sys.executable, "-m", "training.random_model", *arguments], cwd=ROOT))
+    if any(process.wait() for process in started):
+        raise RuntimeError("a model could not be made")
 
 
 def make_data(folder: Path, prompt_tokens: int) -> None:
@@ -110,28 +120,78 @@ def make_data(folder: Path, prompt_tokens: int) -> None:
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def run(command: list[str], log: Path, limit_seconds: float) -> tuple[int | None, float, int]:
-    """Exit code (null if it was stopped for its time), seconds, and the processes' largest resident memory in bytes."""
-    start, resident, code = time.monotonic(), 0, None
-    with open(log, "wb") as file:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-            env=os.environ | {"WANDB_MODE": "disabled", "VLLM_LOGGING_LEVEL": "INFO"},
-        )  # fmt: skip
+class Run:
+    """One configuration under the launcher. It may start while another still has the GPU: importing takes longer than
+    anything else in so short a run. Its rank is then stopped (SIGSTOP) when its libraries are loaded, before it has touched the
+    GPU, and goes on when the GPU is free."""
+
+    def __init__(self, name: str, command: list[str], folder: Path, log: Path):
+        self.name, self.folder = name, folder
+        self.began, self.resident_bytes, self.rank, self.paused = time.monotonic(), 0, None, False
+        self.released, self.gpu_seconds = None, 0.0  # when it was given the GPU, and for how long
+        with open(log, "wb") as file:
+            self.launcher = subprocess.Popen(
+                command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+                env=os.environ | {"WANDB_MODE": "disabled", "VLLM_LOGGING_LEVEL": "INFO"},
+            )  # fmt: skip
+
+    def poll(self) -> None:
+        """Looks for the rank, and stops it at its border if the GPU is not its own yet."""
+        if self.rank is None:
+            self.rank = _rank(self.launcher.pid)
+        elif self.released is None and not self.paused and self._loaded():
+            with contextlib.suppress(psutil.Error):
+                self.rank.suspend()
+                self.paused = True
+
+    def _loaded(self) -> bool:
+        return any('"libraries loaded"' in path.read_text() for path in self.folder.glob("*/events.jsonl"))
+
+    def release(self) -> None:
+        self.released = time.monotonic()
+        if self.paused:
+            self.rank.resume()
+
+    def has_the_gpu(self) -> bool:
+        if self.launcher.poll() is not None:
+            return False
         try:
-            while time.monotonic() - start < limit_seconds:
-                try:
-                    code = process.wait(timeout=0.5)
-                    break
-                except subprocess.TimeoutExpired:
-                    resident = max(resident, _resident_bytes(process.pid))
-            else:
-                process.send_signal(signal.SIGINT)  # the launcher stops its ranks in order
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=20)
-        finally:
-            _end(process)
-    return code, time.monotonic() - start, resident
+            return self.rank is None or self.rank.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    def seconds(self) -> float:
+        return time.monotonic() - (self.released or time.monotonic())
+
+    def watch_memory(self) -> None:
+        self.resident_bytes = max(self.resident_bytes, _resident_bytes(self.launcher.pid))
+
+    def stop(self) -> None:
+        """The launcher stops its ranks in order; what is left after 20 seconds is killed."""
+        if self.paused and self.released is None:
+            self.rank.resume()
+        self.launcher.send_signal(signal.SIGINT)
+        self.wait(20)
+
+    def wait(self, seconds: float) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.launcher.wait(timeout=seconds)
+        for process in _descendants(self.launcher.pid):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        return self.launcher.wait()
+
+
+def _rank(launcher: int) -> psutil.Process | None:
+    """The training rank: the child of torchrun, which is the child of the launcher."""
+    for process in _descendants(launcher):
+        with contextlib.suppress(psutil.Error):
+            if (
+                "torch.distributed.run" in process.parent().cmdline()
+                and "torch.distributed.run" not in process.cmdline()
+            ):
+                return process
+    return None
 
 
 def _descendants(pid: int) -> list[psutil.Process]:
@@ -149,15 +209,6 @@ def _resident_bytes(pid: int) -> int:
         except psutil.Error:
             continue
     return total
-
-
-def _end(process: subprocess.Popen) -> None:
-    for child in _descendants(process.pid):
-        try:
-            child.kill()
-        except psutil.Error:
-            continue
-    process.wait()
 
 
 def summary(folder: RunFolder | None) -> dict:
@@ -207,35 +258,84 @@ def idle_device() -> dict | None:
     return {"total_bytes": info.total, "reserved_bytes": info.reserved, "used_bytes": info.used}
 
 
-def measure(name: str, item: dict, arguments, limit_seconds: float) -> dict:
+def start(name: str, item: dict, arguments) -> Run:
     model, data = arguments.work / "models" / item["shape"], arguments.work / "data" / str(item["prompt"])
-    start = time.monotonic()
-    make_model(item["shape"], model, arguments.device)
-    if not data.exists():
-        make_data(data, item["prompt"])
-    made_seconds = time.monotonic() - start
     runs, file = arguments.work / "runs", arguments.work / f"{name}.yaml"
     file.write_text(json.dumps(recipe(item, model, data), indent=1))  # JSON is YAML
     command = [sys.executable, "-m", "launch", "run", str(file), "--runs", str(runs)]
-    log = arguments.work / f"{name}.log"
-    idle = idle_device()
-    code, seconds, resident = run(command, log, limit_seconds)
-    folders = sorted(path.parent for path in (runs / name).glob("*/manifest.json"))
+    return Run(name, command, runs / name, arguments.work / f"{name}.log")
+
+
+def conclude(run: Run, item: dict, idle: dict | None, stopped: bool, arguments) -> dict:
+    """Waits for the launcher and writes the configuration's row."""
+    code, log = run.wait(60), arguments.work / f"{run.name}.log"
+    folders = sorted(path.parent for path in run.folder.glob("*/manifest.json"))
     folder = RunFolder(folders[-1]) if folders else None
-    result = {"name": name, "settings": item, "exit_code": code, "wall_seconds": round(seconds, 1),
-              "model_seconds": round(made_seconds, 1), "host_resident_bytes": resident, "idle_device": idle}  # fmt: skip
+    result = {"name": run.name, "settings": item, "exit_code": code, "gpu_seconds": round(run.gpu_seconds, 1),
+              "host_resident_bytes": run.resident_bytes, "idle_device": idle}  # fmt: skip
     result |= summary(folder)
-    if code is None:
-        result |= {"status": "failed", "cause": f"stopped after {limit_seconds:.0f} seconds"}
+    if stopped:
+        result |= {"status": "failed", "cause": f"stopped after {run.gpu_seconds:.0f} seconds"}
     result["engine_lines"] = engine_lines(folder.logs_path) if folder else []
     if result["status"] != "finished":
         result["last_lines"] = log.read_text(errors="replace").splitlines()[-25:]
-    write_json(arguments.out / f"{name}.json", result)
+    write_json(arguments.out / f"{run.name}.json", result)
     if folder:
         with tarfile.open(arguments.work / "records.tar", "a") as archive:
             for file in sorted(folder.path.glob("*.json*")):
-                archive.add(file, f"{name}/{file.name}")
+                archive.add(file, f"{run.name}/{file.name}")
     return result
+
+
+def campaign(items: dict[str, dict], arguments) -> list[str]:
+    """Runs the configurations one after the other, each importing while the one before it has the GPU. A row each."""
+    begun, lines, waiting, ended = time.monotonic(), [], dict(items), []
+
+    def left() -> float:
+        return arguments.seconds - (time.monotonic() - begun)
+
+    def next_run(after: float) -> Run | None:
+        for name, item in list(waiting.items()):
+            del waiting[name]
+            if item["seconds"] + after <= left():
+                return start(name, item, arguments)
+        return None
+
+    def close(entry) -> None:
+        try:
+            lines.append(shown(conclude(entry[0], items[entry[0].name], *entry[1:], arguments)))
+        except Exception as error:  # one configuration is never the end of the campaign
+            lines.append(f"{entry[0].name:34} campaign: {type(error).__name__}: {error}")
+        print(lines[-1], flush=True)
+
+    run, following = next_run(0), []
+    while run:
+        idle = idle_device()
+        run.release()
+        limit = min(2.0 * items[run.name]["seconds"], left())
+        while len(following) < AHEAD:
+            queued = items[run.name]["seconds"] + sum(items[other.name]["seconds"] for other in following)
+            if (another := next_run(queued)) is None:
+                break
+            following.append(another)
+        ticks = 0
+        while run.has_the_gpu() and run.seconds() < limit:
+            for each in (run, *following):
+                each.poll()
+            if ended and ended[0][0].launcher.poll() is not None:
+                close(ended.pop(0))
+            if ticks % 20 == 0:
+                run.watch_memory()
+            ticks += 1
+            time.sleep(0.02)
+        run.gpu_seconds, stopped = run.seconds(), run.has_the_gpu()
+        if stopped:
+            run.stop()
+        ended.append((run, idle, stopped))
+        run = following.pop(0) if following else next_run(0)
+    for entry in ended:
+        close(entry)
+    return lines
 
 
 def shown(result: dict) -> str:
@@ -243,7 +343,7 @@ def shown(result: dict) -> str:
     peak = max((value for value in device if value is not None), default=0) / 2**30
     steps = [step["seconds"] for step in result.get("steps", [])[1:] if step["seconds"]]
     mean = sum(steps) / len(steps) if steps else float("nan")
-    return (f"{result['name']:34} {result['status']:9} {peak:7.2f} GiB step {mean:6.2f} s  run {result['wall_seconds']:3.0f} s "
+    return (f"{result['name']:34} {result['status']:9} {peak:7.2f} GiB step {mean:6.2f} s  run {result['gpu_seconds']:3.0f} s "
             f"{(result.get('cause') or '')[:90]}")  # fmt: skip
 
 
@@ -255,7 +355,7 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="start nothing that would not end within them"
     )
-    parser.add_argument("--only", nargs="*", help="names; all by default")
+    parser.add_argument("--only", nargs="*", help="names, in this order; all by default")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="of every configuration, in YAML"
     )
@@ -270,19 +370,15 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     changes = {key: YAML(typ="safe").load(value) for key, _, value in (item.partition("=") for item in arguments.set)}
-    lines = []
-    for name, item in items.items():
-        if (arguments.out / f"{name}.json").exists() or (arguments.only and name not in arguments.only):
-            continue
-        left = arguments.seconds - (time.monotonic() - begun)
-        if item["seconds"] > left:
-            continue
-        try:
-            result = measure(name, item | changes, arguments, min(2.0 * item["seconds"], left))
-            lines.append(shown(result))
-        except Exception as error:  # one configuration is never the end of the campaign
-            lines.append(f"{name:36} campaign: {type(error).__name__}: {error}")
-        print(lines[-1], flush=True)
+    chosen = {
+        name: items[name] | changes for name in arguments.only or items if not (arguments.out / f"{name}.json").exists()
+    }
+    make_models({item["shape"] for item in chosen.values()}, arguments.work / "models", arguments.device)
+    for tokens in sorted({item["prompt"] for item in chosen.values()}):
+        make_data(arguments.work / "data" / str(tokens), tokens)
+    arguments.seconds -= time.monotonic() - begun
+    print(f"models and data: {time.monotonic() - begun:.0f} s", flush=True)
+    lines = campaign(chosen, arguments)
     print(f"\n{time.monotonic() - begun:.0f} s\n" + "\n".join(lines))
     return 0
 

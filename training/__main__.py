@@ -82,8 +82,8 @@ def train(folder: RunFolder, rank: int) -> None:
     from training.sentinel import Sentinel, sampling_is_cut
     from training.trainer import RecordedGRPOTrainer
 
-    model = recipe["model"]
-    server = manifest.get("server")
+    events("libraries loaded")
+    model, server = recipe["model"], manifest.get("server")
     args = to_grpo_config(recipe, str(folder.path), ["wandb"], server["url"] if server else None)
     if args.world_size != manifest["derived"]["ranks"]:
         raise Refused(f"the recipe is for {manifest['derived']['ranks']} ranks, {args.world_size} were started")
@@ -91,7 +91,8 @@ def train(folder: RunFolder, rank: int) -> None:
         model["path"], revision=model["revision"], trust_remote_code=model["trust_remote_code"], padding_side="left"
     )
     with args.main_process_first(desc="reading the data"):
-        train_rows, train_report = load_split(recipe, recipe["data"]["train_split"], tokenizer)
+        prompts = manifest["derived"]["prompts_per_generation"]
+        train_rows, train_report = load_split(recipe, recipe["data"]["train_split"], tokenizer, at_least_rows=prompts)
         eval_rows = eval_report = None
         if recipe["data"]["eval_split"]:
             eval_rows, eval_report = load_split(recipe, recipe["data"]["eval_split"], tokenizer)
