@@ -68,7 +68,11 @@ def _percent(r: random.Random):
 
 def _units(r: random.Random):
     n = r.randint(2, 400)
-    return rf"{n}\text{{ cm}}", [rf"{n}\text{{ cm}}", str(n), rf"{n / 100:.2f}\text{{ m}}"], [rf"{n}\text{{ m}}", str(n + 1)]
+    return (
+        rf"{n}\text{{ cm}}",
+        [rf"{n}\text{{ cm}}", str(n), rf"{n / 100:.2f}\text{{ m}}"],
+        [rf"{n}\text{{ m}}", str(n + 1)],
+    )
 
 
 def _radical(r: random.Random):
@@ -131,12 +135,14 @@ def _function(r: random.Random):
         (rf"{a}\ln {b}", [rf"{a}\ln {b}", rf"\ln {b**a}"], [rf"{a + 1}\ln {b}", rf"\ln {a * b}"]),
         (rf"e^{{{a}}}-{b}", [rf"e^{{{a}}}-{b}", rf"-{b}+e^{a}"], [rf"e^{{{a}}}+{b}", rf"e^{{{a + 1}}}-{b}"]),
         (rf"\sin^2 x+{a}", [rf"{a + 1}-\cos^2 x"], [rf"\cos^2 x+{a}", str(a + 1)]),
-        (rf"(-\infty,{a})\cup({a + b},\infty)", [rf"(-\infty, {a}) \cup ({a + b}, \infty)"], [rf"(-\infty,{a}]\cup[{a + b},\infty)"]),
+        (rf"(-\infty,{a})\cup({a + b},\infty)", [rf"(-\infty, {a}) \cup ({a + b}, \infty)"],
+         [rf"(-\infty,{a}]\cup[{a + b},\infty)"]),
     ])  # fmt: skip
 
 
 MIX = {
-    "integer": (0.42, _integer), "function": (0.02, _function), "large_integer": (0.06, _large_integer), "fraction": (0.14, _fraction),
+    "integer": (0.42, _integer), "function": (0.02, _function), "large_integer": (0.06, _large_integer),
+    "fraction": (0.14, _fraction),
     "decimal": (0.05, _decimal), "percent": (0.02, _percent), "units": (0.02, _units), "radical": (0.06, _radical),
     "pi": (0.03, _pi), "polynomial": (0.03, _polynomial), "tuple": (0.03, _tuple), "list": (0.03, _list),
     "interval": (0.015, _interval), "equation": (0.015, _equation), "matrix": (0.01, _matrix), "choice": (0.03, _choice),
@@ -228,7 +234,9 @@ def main() -> int:
     for entry in differing:
         print(json.dumps(entry))
     ratio = trl_seconds / ours_seconds
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
     figures = {
         "command": " ".join(["python", *sys.argv]),
         "completions": len(rows),
@@ -242,7 +250,8 @@ def main() -> int:
         "trl_wrong": sum(their != float(row["right"]) for row, their in zip(rows, theirs, strict=True)),
         "differing": len(differing),
         "differing_by_kind": [
-            {"kind": kind, "ours": our, "trl": their, "count": count} for (kind, our, their), count in sorted(seen.items(), key=str)
+            {"kind": kind, "ours": our, "trl": their, "count": count}
+            for (kind, our, their), count in sorted(seen.items(), key=str)
         ],
         "workers": from_environment().workers,
         "cpus": len(os.sched_getaffinity(0)),

@@ -21,7 +21,9 @@ POINTS = 6
 
 _CONTEXT = Context(prec=80)
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
-_TOKEN = re.compile(r" *(?:([0-9]{1,30}(?:\.[0-9]{1,30})?)|\\(frac|sqrt|pi|ln|cdot|times)(?![A-Za-z])|([a-z])|([-+*/^(){}]))")
+_TOKEN = re.compile(
+    r" *(?:([0-9]{1,30}(?:\.[0-9]{1,30})?)|\\(frac|sqrt|pi|ln|cdot|times)(?![A-Za-z])|([a-z])|([-+*/^(){}]))"
+)
 _LETTERS = frozenset("abcfghjklmnopqrstuvwxyz")  # not d (differentials), e (the constant), i (the imaginary unit)
 
 Number = Fraction | Decimal
@@ -117,7 +119,7 @@ class _Parser:
             raise Undecided
         return ("pow", tree, sign * int(exponent)), "power"
 
-    def base(self) -> tuple[Tree, str]:
+    def base(self) -> tuple[Tree, str]:  # noqa: PLR0911
         token = self.take()
         if token[0].isdigit():
             self.decimal |= "." in token
@@ -173,7 +175,7 @@ def parse(text: str) -> tuple[Tree, frozenset[str], bool] | None:
     return (tree, frozenset(parser.symbols), parser.decimal) if parser.at == len(parser.tokens) else None
 
 
-def value(tree: Tree, env: dict[str, Fraction]) -> Number:
+def value(tree: Tree, env: dict[str, Fraction]) -> Number:  # noqa: PLR0911, PLR0912
     """Exact while rational, to 80 digits after a root or pi. Raises Undecided at poles, negative roots and large sizes."""
     kind = tree[0]
     if kind == "num":
@@ -220,9 +222,14 @@ def _decimal(number: Number) -> Decimal:
 
 
 def _power(base: Number, exponent: int) -> Number:
-    if base == 0 and exponent <= 0 or isinstance(base, Decimal) and not Decimal("1e-8") < abs(base) ** abs(exponent):
+    if (base == 0 and exponent <= 0) or (
+        isinstance(base, Decimal) and not Decimal("1e-8") < abs(base) ** abs(exponent)
+    ):
         raise Undecided
-    if isinstance(base, Fraction) and (base.numerator.bit_length() + base.denominator.bit_length()) * abs(exponent) > 1e5:
+    if (
+        isinstance(base, Fraction)
+        and (base.numerator.bit_length() + base.denominator.bit_length()) * abs(exponent) > 1e5
+    ):
         raise Undecided
     result = base**exponent
     if isinstance(result, Decimal) and abs(result) > MAX_SIZE:
@@ -231,7 +238,7 @@ def _power(base: Number, exponent: int) -> Number:
 
 
 def _root(number: Number) -> Number:
-    if number < 0 or isinstance(number, Decimal) and number < Decimal("1e-8"):
+    if number < 0 or (isinstance(number, Decimal) and number < Decimal("1e-8")):
         raise Undecided
     if isinstance(number, Fraction):
         top, bottom = isqrt(number.numerator), isqrt(number.denominator)
@@ -294,7 +301,9 @@ def equal(a: str, b: str, seed: str) -> bool:
         raise Undecided
     decimal = first[2] or second[2]
     with localcontext(_CONTEXT):
-        return all(same(value(first[0], env), value(second[0], env), decimal) for env in points(first[1] | second[1], seed))
+        return all(
+            same(value(first[0], env), value(second[0], env), decimal) for env in points(first[1] | second[1], seed)
+        )
 
 
 def ratio_sign(a: tuple[str, str], b: tuple[str, str], seed: str) -> int:

@@ -190,7 +190,7 @@ def _has_float(expr) -> bool:
     return bool(expr.atoms(sympy.Float))
 
 
-def to_set(node: Node) -> sympy.Set | None:
+def to_set(node: Node) -> sympy.Set | None:  # noqa: PLR0911
     """A node as a sympy set of real numbers: interval, finite set, union, solutions of inequalities. Else None."""
     match node:
         case Value():

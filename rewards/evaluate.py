@@ -34,7 +34,7 @@ class Undefined(Exception):
 Env = dict[sympy.Symbol, Fraction]
 
 
-def exact(expr: sympy.Basic, env: Env) -> Fraction:
+def exact(expr: sympy.Basic, env: Env) -> Fraction:  # noqa: PLR0911, PLR0912
     """The exact value of a rational expression, with its symbols replaced. Raises NotRational or Undefined."""
     if isinstance(expr, sympy.Integer):
         return Fraction(int(expr.p))
@@ -138,7 +138,9 @@ def _small_integer(value: Fraction, limit: int) -> int:
 def numeric(expr: sympy.Basic, env: Env) -> mpmath.mpc | None:
     """The complex value to DIGITS digits, or None where sympy finds no number. Raises Undefined for 1/0 and NaN."""
     try:
-        value = expr.evalf(DIGITS, subs={symbol: sympy.Rational(v.numerator, v.denominator) for symbol, v in env.items()})
+        value = expr.evalf(
+            DIGITS, subs={symbol: sympy.Rational(v.numerator, v.denominator) for symbol, v in env.items()}
+        )
     except (TypeError, ValueError, AttributeError, NotImplementedError, ArithmeticError, RecursionError):
         return None
     if value in (sympy.nan, sympy.zoo):

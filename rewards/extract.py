@@ -106,11 +106,9 @@ def after_thinking(text: str) -> str:
 
     A template may pre-fill `<think>`, so a closing tag alone ends the thinking; a tag that never closes hides the rest.
     """
-    end = None
-    for end in _THINK_END.finditer(text):
-        pass
-    if end is not None:
-        text = text[end.end() :]
+    ends = list(_THINK_END.finditer(text))
+    if ends:
+        text = text[ends[-1].end() :]
     start = _THINK_START.search(text)
     return text[: start.start()] if start else text
 
@@ -148,7 +146,12 @@ def _stated(text: str) -> str | None:
     if bold_spans and not bold_spans[-1].rstrip().endswith(":"):
         return bold_spans[-1]
     bare = text.strip()
-    if "boxed" not in bare and len(bare) <= BARE_MAX_CHARS and "\n" not in bare and len(_WORD.findall(_TEXT_COMMAND.sub("", bare))) <= 1:
+    if (
+        "boxed" not in bare
+        and len(bare) <= BARE_MAX_CHARS
+        and "\n" not in bare
+        and len(_WORD.findall(_TEXT_COMMAND.sub("", bare))) <= 1
+    ):
         return bare
     return None
 

@@ -166,7 +166,9 @@ def _verdict(gold: str, answer: str | None, checks: dict, results: dict) -> Verd
     if result["status"] in ("out_of_time", "out_of_memory"):
         return Verdict(0.0, result["status"], check["parsed"], result["parsed"], result["seconds"])
     correct = result["status"] == "ok" and result["verdict"]  # "error": unreadable, so not the gold
-    return Verdict(float(correct), "correct" if correct else "wrong", check["parsed"], result["parsed"], result["seconds"])
+    return Verdict(
+        float(correct), "correct" if correct else "wrong", check["parsed"], result["parsed"], result["seconds"]
+    )
 
 
 __all__ = ["REASONS", "Verdict", "grade_batch"]

@@ -58,7 +58,9 @@ _BARE_ROOT = re.compile(r"\\sqrt\s*(\[[^\[\]]{0,8}\])?\s*(?:([0-9]+)|([A-Za-z])|
 _WHITE = re.compile(r"\s+")
 _DECIMAL_COMMA = re.compile(r"([0-9]+)\{,\}([0-9]+)")
 _THOUSANDS_COMMA = re.compile(r"(?<![0-9.,A-Za-z_^])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,])")
-_THOUSANDS_SPACE = re.compile(r"(?<![0-9.,A-Za-z_^/}] )(?<![0-9.,A-Za-z_^/}])([1-9][0-9]{0,2}(?: [0-9]{3})+)(?! ?[0-9/])")
+_THOUSANDS_SPACE = re.compile(
+    r"(?<![0-9.,A-Za-z_^/}] )(?<![0-9.,A-Za-z_^/}])([1-9][0-9]{0,2}(?: [0-9]{3})+)(?! ?[0-9/])"
+)
 _THOUSANDS_DOT = re.compile(r"(?<![0-9.,])([1-9][0-9]{0,2}(?:\.[0-9]{3}){2,})(?![0-9.])")
 _BRACKET = re.compile(r"\\[{}]|[()\[\]]")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -103,7 +105,7 @@ def _flat_char(char: str) -> str:
     return flat if len(flat) <= 4 else char
 
 
-def _unwrap_text(match: re.Match) -> str:
+def _unwrap_text(match: re.Match) -> str:  # noqa: PLR0911
     r"""\text{42} is 42, \text{ and } is a comma, \text{A, B} is \text{A},\text{B}; words stay \text."""
     content = match.group(1)
     word = content.strip().lower()
@@ -200,17 +202,17 @@ def _decimal_comma(match: re.Match) -> str:
 def _canonical(text: str) -> str:
     if not text.isascii():
         text = _replace_unicode(text)
-    text = _WHITE.sub(" ", _CONTROL.sub("", text))
+    text = _CONTROL.sub("", text)
     text = text.replace("$", " ") if "\\$" not in text else re.sub(r"(?<!\\)\$", " ", text)
     text = re.sub(r"(?<!\\)%", r"\\%", text)
-    text = _COMMAND.sub(_replace_command, text)
+    text = _WHITE.sub(" ", _COMMAND.sub(_replace_command, text))  # or a long run of spaces in \\text is quadratic
     for _ in range(2):  # twice: \textbf{\text{C}}
         if "\\text" not in text:
             break
         text = _TEXT_GROUP.sub(_unwrap_text, text)
     if "{,}" in text:
         text = _DECIMAL_COMMA.sub(_decimal_comma, text)
-    text = _WHITE.sub(" ", text).strip()  # the commands dropped above leave new runs of spaces
+    text = _WHITE.sub(" ", text).strip()
     if "\\text" not in text:
         text = _BARE_FUNCTION.sub(lambda m: "\\" + m.group().replace("infinity", "infty") + " ", text)
     text = _brace_arguments(text)

@@ -20,7 +20,9 @@ class Limits:
         if not self.time_seconds > 0:
             raise ValueError(f"limits.time_seconds={self.time_seconds!r}: must be above 0; leave it out for 5.0")
         if self.memory_bytes < 256 * 1024 * 1024:
-            raise ValueError(f"limits.memory_bytes={self.memory_bytes!r}: sympy alone needs 100 MiB; give 268435456 or more")
+            raise ValueError(
+                f"limits.memory_bytes={self.memory_bytes!r}: sympy alone needs 100 MiB; give 268435456 or more"
+            )
         if self.workers < 1:
             raise ValueError(f"limits.workers={self.workers!r}: must be at least 1")
 

@@ -131,7 +131,7 @@ _shared_lock = threading.Lock()
 
 def shared() -> Pool:
     """This process's pool, with the limits of the environment."""
-    global _shared
+    global _shared  # noqa: PLW0603
     with _shared_lock:
         if _shared is None:
             _shared = Pool()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import pairwise
 
 from rewards import arithmetic
 from rewards.arithmetic import Undecided
@@ -72,7 +73,7 @@ def disjoint(intervals: list[Interval] | None) -> list[tuple] | None:
             return None
         found.append((low, high, left_open or low == -math.inf, right_open or high == math.inf))
     found.sort()
-    return found if all(a[1] < b[0] for a, b in zip(found, found[1:], strict=False)) else None
+    return found if all(a[1] < b[0] for a, b in pairwise(found)) else None
 
 
 @lru_cache(maxsize=4096)
@@ -97,7 +98,7 @@ def usable(gold: str) -> bool | None:
     if not states_an_answer(node):
         return False
     try:
-        return _small(node) and Quick("gold").nodes(node, node) or None
+        return (_small(node) and Quick("gold").nodes(node, node)) or None
     except (Undecided, ArithmeticError):
         return None
 
@@ -122,5 +123,3 @@ def verdict(gold: str, answer: str) -> bool | None:
 def parsed(text: str) -> str:
     """How a text was read, for people."""
     return describe(_parse(text))[:300] if len(text) <= MAX_CHARS else text[:300]
-
-

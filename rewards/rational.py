@@ -15,7 +15,8 @@ RELATIVE_TOLERANCE = Fraction(5, 10**5)
 _DIGITS = r"[0-9]{1,400}"  # int() is quadratic in its digits: longer numbers are left to the worker and its limits
 _PLAIN = re.compile(
     rf"(?P<sign>[-+]?) ?(?:"
-    rf"(?P<int>{_DIGITS})(?:\.(?P<dec>[0-9]{{0,400}}))?(?: ?\\(?:times|cdot) ?10\^(?:\{{(?P<exp>-?[0-9]{{1,3}})\}}|(?P<e>[0-9]))|[eE](?P<e2>[-+]?[0-9]{{1,3}}))?"
+    rf"(?P<int>{_DIGITS})(?:\.(?P<dec>[0-9]{{0,400}}))?"
+    rf"(?: ?\\(?:times|cdot) ?10\^(?:\{{(?P<exp>-?[0-9]{{1,3}})\}}|(?P<e>[0-9]))|[eE](?P<e2>[-+]?[0-9]{{1,3}}))?"
     rf"|(?:(?P<whole>{_DIGITS}) ?)?\\frac ?\{{(?P<ts>-?)(?P<top>{_DIGITS})\}} ?\{{(?P<bottom>{_DIGITS})\}}"
     rf"|(?:(?P<whole2>{_DIGITS}) )?(?P<top2>{_DIGITS}) ?/ ?(?P<bottom2>{_DIGITS})"
     rf") ?(?P<percent>\\%)?"

@@ -60,7 +60,7 @@ class Shapes(ABC):
     def rounds_to(self, exact: str, rounded: str) -> bool:
         """Whether `rounded` is `exact` rounded to the decimals it shows."""
 
-    def nodes(self, gold: Node, answer: Node) -> bool:
+    def nodes(self, gold: Node, answer: Node) -> bool:  # noqa: PLR0911
         if isinstance(gold, Choice) or isinstance(answer, Choice):
             return self._choices(gold, answer)
         if isinstance(gold, Words) or isinstance(answer, Words):
@@ -91,7 +91,7 @@ class Shapes(ABC):
     def _ratios(self, gold: Node, answer: Node) -> bool:
         if not (isinstance(gold, Ratio) and isinstance(answer, Ratio)):
             ratio, other = (gold, answer) if isinstance(gold, Ratio) else (answer, gold)
-            if len(ratio.parts) != 2 or not isinstance(other, Value) or ratio.clock and ratio.parts[0].latex == "0":
+            if len(ratio.parts) != 2 or not isinstance(other, Value) or (ratio.clock and ratio.parts[0].latex == "0"):
                 return False
             return self._values(Value(rf"\frac{{{ratio.parts[0].latex}}}{{{ratio.parts[1].latex}}}"), other)
         if len(gold.parts) != len(answer.parts) or (gold.half and answer.half and gold.half != answer.half):
@@ -120,7 +120,7 @@ class Shapes(ABC):
         cells = zip(sum(gold.rows, ()), sum(answer.rows, ()), strict=True)
         return all(self._leaf(a, b) for a, b in cells)
 
-    def _items(self, gold: Node, answer: Node) -> bool:
+    def _items(self, gold: Node, answer: Node) -> bool:  # noqa: PLR0911
         if not isinstance(gold, Items) or not isinstance(answer, Items):
             items, other = (gold, answer) if isinstance(gold, Items) else (answer, gold)
             if items.brackets in ("", "{}") and all(self.nodes(part, other) for part in items.parts):
@@ -133,7 +133,7 @@ class Shapes(ABC):
             return self._unordered(gold.parts, answer.parts)
         if "{}" in (g, a) or len(gold.parts) != len(answer.parts):
             return self._same_set(gold, answer)
-        if not (g == a or "" in (g, a) and {g, a} <= {"", "()", "[]"} or len(gold.parts) > 2):
+        if not (g == a or ("" in (g, a) and {g, a} <= {"", "()", "[]"}) or len(gold.parts) > 2):
             return False
         return all(self.nodes(p, q) for p, q in zip(_values_of(gold), _values_of(answer), strict=True))
 
@@ -184,11 +184,13 @@ class Shapes(ABC):
         exact = parse(exact.sides[-1]) if isinstance(exact, Relation) else exact
         return isinstance(exact, Value) and isinstance(rounded, Value) and self.rounds_to(exact.latex, rounded.latex)
 
-    def _two_relations(self, gold: Relation, answer: Relation) -> bool:
+    def _two_relations(self, gold: Relation, answer: Relation) -> bool:  # noqa: PLR0911
         equations = set(gold.ops) == {"="} == set(answer.ops)
-        if equations and is_name(gold.sides[0]) and is_name(answer.sides[0]):
-            if _name_key(gold.sides[0]) == _name_key(answer.sides[0]) or r"\text" in gold.sides[0] + answer.sides[0]:
-                return self.nodes(parse(gold.sides[-1]), parse(answer.sides[-1]))
+        named = equations and is_name(gold.sides[0]) and is_name(answer.sides[0])
+        if named and (
+            _name_key(gold.sides[0]) == _name_key(answer.sides[0]) or r"\text" in gold.sides[0] + answer.sides[0]
+        ):
+            return self.nodes(parse(gold.sides[-1]), parse(answer.sides[-1]))
         if len(gold.ops) != len(answer.ops) or len(gold.ops) > 1:
             return self._chains(gold, answer) or (not equations and self._same_set(gold, answer))
         if any(enclosed(side) for relation in (gold, answer) for side in relation.sides):
@@ -210,8 +212,7 @@ class Shapes(ABC):
             return False
         flipped = Relation(answer.sides[::-1], tuple(FLIPPED.get(op, op) for op in answer.ops[::-1]))
         return any(
-            gold.ops == other.ops
-            and all(self._leaf(a, b) for a, b in zip(gold.sides, other.sides, strict=True))
+            gold.ops == other.ops and all(self._leaf(a, b) for a, b in zip(gold.sides, other.sides, strict=True))
             for other in (answer, flipped)
         )
 
@@ -219,7 +220,7 @@ class Shapes(ABC):
 
     def _same_set(self, gold: Node, answer: Node) -> bool:
         g, a = intervals_of(gold), intervals_of(answer)
-        if g is None or a is None or len(g) != len(a) or len(g) > 1 and not self._same_intervals(g, a):
+        if g is None or a is None or len(g) != len(a) or (len(g) > 1 and not self._same_intervals(g, a)):
             return self.sets(gold, answer)
         return self._same_intervals(g, a)
 
@@ -230,7 +231,7 @@ class Shapes(ABC):
 
     # -- values ------------------------------------------------------------------------------------------------------
 
-    def _values(self, gold: Value, answer: Value) -> bool:
+    def _values(self, gold: Value, answer: Value) -> bool:  # noqa: PLR0911
         if r"\cup" in gold.latex and r"\cup" in answer.latex:
             return self._same_set(gold, answer)
         factor = units_match(gold.unit, answer.unit)
@@ -287,7 +288,9 @@ def _relation_latex(relation: Relation) -> str:
 
 
 def is_conditions(node: Items) -> bool:
-    return any(isinstance(p, Relation) and set(p.ops) != {"="} or isinstance(p, Items) and p.brackets for p in node.parts)
+    return any(
+        (isinstance(p, Relation) and set(p.ops) != {"="}) or (isinstance(p, Items) and p.brackets) for p in node.parts
+    )
 
 
 def _values_of(items: Items) -> list[Node]:
@@ -309,19 +312,20 @@ def intervals_of(node: Node) -> list[Interval] | None:
     return None if None in intervals else intervals
 
 
-def interval_of(node: Node) -> Interval | None:
+def interval_of(node: Node) -> Interval | None:  # noqa: PLR0911
     r"""An interval, or a chain such as a < x \leq b or x > a in one named variable with bounds without letters."""
     if isinstance(node, Items) and len(node.parts) == 2 and node.brackets in ("()", "[]", "[)", "(]"):
         if all(isinstance(part, Value) and part.unit is None and not part.percent for part in node.parts):
             return node.parts[0].latex, node.parts[1].latex, node.brackets[0] == "(", node.brackets[1] == ")"
         return None
-    if not isinstance(node, Relation) or not set(node.ops) <= {"<", r"\leq"} and not set(node.ops) <= {">", r"\geq"}:
+    if not isinstance(node, Relation) or (not set(node.ops) <= {"<", r"\leq"} and not set(node.ops) <= {">", r"\geq"}):
         return None
     sides, ops = node.sides, node.ops
     if ops[0] in (">", r"\geq"):
         sides, ops = sides[::-1], tuple(FLIPPED[op] for op in ops[::-1])
     variable = [i for i, side in enumerate(sides) if re.fullmatch("[A-Za-z]", side.strip())]
-    if len(variable) != 1 or any(re.search("[A-Za-z]", _COMMAND.sub("", side)) for i, side in enumerate(sides) if i not in variable):
+    bounds = [side for i, side in enumerate(sides) if i not in variable]
+    if len(variable) != 1 or any(re.search("[A-Za-z]", _COMMAND.sub("", bound)) for bound in bounds):
         return None
     if len(sides) == 3 and variable == [1]:
         return sides[0], sides[2], ops[0] == "<", ops[1] == "<"

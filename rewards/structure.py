@@ -101,7 +101,9 @@ _NAME = re.compile(
     r"(?:\\text\{[^{}]*\}|\\(?:angle|triangle|vec|overline|overrightarrow|bar|hat|operatorname|Delta)|\\[A-Za-z]++(?=$|[_' ])"
     r"|[A-Za-z]\([^()]{1,20}\)|[A-Za-z]|_ ?[0-9A-Za-z]|_ ?\{[^{}]{1,20}\}|'|\{[A-Za-z]{1,4}\}|[ |])+"
 )
-_TRIG_NAME = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|log|ln)(?:\^ ?\{?2\}?)? ?[({]? ?(?:[A-Za-z]|\\[a-z]+|\\angle [A-Z]+) ?[)}]?")
+_TRIG_NAME = re.compile(
+    r"\\(?:sin|cos|tan|cot|sec|csc|log|ln)(?:\^ ?\{?2\}?)? ?[({]? ?(?:[A-Za-z]|\\[a-z]+|\\angle [A-Z]+) ?[)}]?"
+)
 _DERIVATIVE = re.compile(r"\\frac\{d(?:\^?2)? ?[a-z]?\}\{d ?[a-z](?:\^2)?\}|[a-z]'+(?:\([a-z]\))?")
 _BARE_WORD = re.compile(r"(?<![\\A-Za-z{_])[A-Za-z]{4,}")
 _TEXT = re.compile(r"\\(?:text|operatorname)\{([^{}]*)\}")
@@ -134,7 +136,7 @@ def _split(text: str, wanted: set[str]) -> tuple[list[str], list[str]]:
     return [*pieces, text[start:].strip()], separators
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> Node:  # noqa: PLR0911
     """The shape of a canonical text. Never raises; what has no shape is one `Value`."""
     if (lead := _SENTENCE_START.match(text)) is not None:
         text = text[lead.end() :]  # \text{The answer is } 4
@@ -155,7 +157,7 @@ def parse(text: str) -> Node:
             return _items("", [plus, minus])
     if (inside := enclosed(text)) is not None:
         brackets, content = inside
-        parts = [piece for piece in _split(content, {",", ";"})[0]]
+        parts = _split(content, {",", ";"})[0]
         if all(parts) and 1 < len(parts) <= MAX_ITEMS:
             return _items(brackets, parts)
         if brackets == "{}" and len(parts) == 1 and not re.search(r"[|:<>=]|\\(?:in|leq|geq|neq)(?![a-z])", content):
@@ -278,7 +280,7 @@ def word_key(text: str) -> str:
     return words.removeprefix("the ")
 
 
-def describe(node: Node) -> str:
+def describe(node: Node) -> str:  # noqa: PLR0911
     """A node as a person reads it when they debug a reward."""
     match node:
         case Value():

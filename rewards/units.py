@@ -71,7 +71,7 @@ def _singular(word: str) -> str:
     return word
 
 
-def parse_unit(text: str) -> Unit | None:
+def parse_unit(text: str) -> Unit | None:  # noqa: PLR0912
     r"""Read `cm^2`, `square meters`, `miles per hour`, `m/s`, `apples`. None where nothing is left to read."""
     factor, dimensions, words = F(1), {}, set()
     sign, power_of_next, last = 1, 1, None
@@ -148,7 +148,12 @@ def _tail_start(text: str) -> int | None:
         bare = match.group() if match.group() != "\\text{" else None
         if bare and not before[-1].isdigit() and before[-1] not in "})":
             return None
-        if bare and _singular(bare) not in _BASE and not bare.startswith("m") and (len(bare) < 4 or before == text[:start]):
+        if (
+            bare
+            and _singular(bare) not in _BASE
+            and not bare.startswith("m")
+            and (len(bare) < 4 or before == text[:start])
+        ):
             return None  # 2ab is a product
         return start
     return None

@@ -69,7 +69,7 @@ def _work(connection: int, memory_bytes: int) -> None:
             result = _grade(job)
         except MemoryError:
             result = {"status": "out_of_memory"}
-        except Exception as error:  # noqa: BLE001 - whatever a parser raises on model text, the batch goes on
+        except Exception as error:  # whatever a parser raises on model text, the batch goes on
             result = {"status": "error", "detail": f"{type(error).__name__}"}
         result["seconds"] = time.perf_counter() - start
         frames.write(connection, result)
@@ -110,7 +110,7 @@ class _Worker:
     started: float = 0.0
     jobs_done: int = 0
     started_job: bool = False
-    unsent: memoryview = memoryview(b"")  # the rest of the job's frame
+    unsent: memoryview | bytes = b""  # the rest of the job's frame
 
     def send(self) -> None:
         """Send what the socket takes now. Never blocks: a slow reader must not delay the others' deadlines."""
@@ -124,6 +124,7 @@ class Supervisor:
     def __init__(self, requests: int, results: int, parent_pid: int):
         self.requests, self.results, self.parent_pid = requests, results, parent_pid
         self.workers: list[_Worker] = []
+        self.dying: list[int] = []
         self.idle_deaths = 0
 
     def serve(self) -> None:
@@ -157,6 +158,7 @@ class Supervisor:
             if self.requests in ready:
                 raise EOFError  # the parent sends nothing during a batch: it is gone
             self._check_parent()
+            self._reap()
             for worker in busy:
                 result = self._collect(worker, worker.connection in ready, memory_bytes)
                 if result is not None and result["status"] == "not_tried":
@@ -165,7 +167,7 @@ class Supervisor:
                     frames.write(self.results, {"job": result.pop("job"), **result})
                     left -= 1
 
-    def _collect(self, worker: _Worker, ready: bool, memory_bytes: int) -> dict | None:
+    def _collect(self, worker: _Worker, ready: bool, memory_bytes: int) -> dict | None:  # noqa: PLR0911
         """The result of a busy worker, if it has one or has overrun."""
         job, seconds = worker.job, time.monotonic() - worker.started
         if ready:
@@ -186,6 +188,9 @@ class Supervisor:
             self.idle_deaths = 0
             worker.job = None
             worker.jobs_done += 1
+            if time.monotonic() >= worker.deadline and result["seconds"] >= worker.deadline - worker.started:
+                self._kill(worker)  # it ended between its deadline and this look: the limit holds all the same
+                return {"job": job, "status": "out_of_time", "seconds": result["seconds"]}
             tired = worker.jobs_done >= RECYCLE_JOBS or _statm(worker.pid)[1] > memory_bytes // 2
             if tired or result["status"] == "out_of_memory":
                 self._kill(worker)
@@ -227,16 +232,22 @@ class Supervisor:
         worker.connection.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker.pid, signal.SIGKILL)
-        os.waitpid(worker.pid, 0)
+        # Freeing a large process takes the kernel a while: waiting for it here would delay the other deadlines.
+        self.dying.append(worker.pid)
+
+    def _reap(self) -> None:
+        self.dying = [pid for pid in self.dying if os.waitpid(pid, os.WNOHANG)[0] == 0]
 
     def _check_parent(self) -> None:
         if os.getppid() != self.parent_pid:
             raise EOFError
 
     def close(self) -> None:
-        """Kill every worker."""
+        """Kill every worker and wait until it is gone."""
         for worker in list(self.workers):
             self._kill(worker)
+        for pid in self.dying:
+            os.waitpid(pid, 0)
 
 
 def _die_with(parent_pid: int) -> None:

@@ -38,11 +38,22 @@ def test_lines_come_back_in_order_with_a_verdict():
 
 def test_bad_lines_are_named_and_good_ones_kept():
     good = json.dumps({"gold": "4", "completion": r"\boxed{4}"})
-    bad = ["{", "[]", '{"gold": "4"}', '{"gold": "4", "completion": 5}', '{"gold": "4", "completion": "x", "prompt": 1}']
+    bad = [
+        "{",
+        "[]",
+        '{"gold": "4"}',
+        '{"gold": "4", "completion": 5}',
+        '{"gold": "4", "completion": "x", "prompt": 1}',
+    ]
     done = run("\n".join([good, *bad, good]))
     assert done.returncode == 2
     assert [json.loads(line)["reward"] for line in done.stdout.splitlines()] == [1.0, 1.0]
-    for number, word in ((2, "not JSON"), (3, "gold and completion missing"), (4, "completion missing"), (5, "not a string")):
+    for number, word in (
+        (2, "not JSON"),
+        (3, "gold and completion missing"),
+        (4, "completion missing"),
+        (5, "not a string"),
+    ):
         assert f"line {number}: " in done.stderr and word in done.stderr
 
 

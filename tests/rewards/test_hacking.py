@@ -33,24 +33,46 @@ def test_many_boxes_for_one_answer(pool, completion):
 
 
 def test_a_correction_is_no_hack(pool):
-    assert rewards(pool, "4", r"\boxed{3} is wrong, the value is \boxed{4}", r"\boxed{4}, as said: \boxed{4}") == [1.0, 1.0]
+    assert rewards(pool, "4", r"\boxed{3} is wrong, the value is \boxed{4}", r"\boxed{4}, as said: \boxed{4}") == [
+        1.0,
+        1.0,
+    ]
 
 
 @pytest.mark.parametrize(
     "answer",
-    ["1, 2, 3", "2 or 3", r"3 \text{ or } 4", r"\{1,2,3\}", r"\{3,4\}", "3, 4", "x=3, x=4", r"\pm 3", r"3/4", "3 : 4", "(3, 4)"],
+    [
+        "1, 2, 3",
+        "2 or 3",
+        r"3 \text{ or } 4",
+        r"\{1,2,3\}",
+        r"\{3,4\}",
+        "3, 4",
+        "x=3, x=4",
+        r"\pm 3",
+        r"3/4",
+        "3 : 4",
+        "(3, 4)",
+    ],
 )
 def test_list_of_guesses_in_one_box(pool, answer):
     assert rewards(pool, "3", rf"\boxed{{{answer}}}") == [0.0]
 
 
 def test_list_of_guesses_without_a_box(pool):
-    assert rewards(pool, "5", "The answer is $5$ or $4$ or $3$.", "Answer: 3, 4, 5", "The answer is 5 or 6.") == [0.0] * 3
+    assert (
+        rewards(pool, "5", "The answer is $5$ or $4$ or $3$.", "Answer: 3, 4, 5", "The answer is 5 or 6.") == [0.0] * 3
+    )
 
 
 @pytest.mark.parametrize(
     "completion",
-    [r"<think>It is \boxed{3}.</think>", r"<think>It is \boxed{3}.", r"It is \boxed{3}.</think>", r"<think>\boxed{3}</think> That is all we need."],
+    [
+        r"<think>It is \boxed{3}.</think>",
+        r"<think>It is \boxed{3}.",
+        r"It is \boxed{3}.</think>",
+        r"<think>\boxed{3}</think> That is all we need.",
+    ],
 )
 def test_answer_only_inside_the_thinking(pool, completion):
     verdict = grade_batch(["3"], [completion], pool=pool)[0]
@@ -64,7 +86,9 @@ def test_prompt_echoed(pool):
     assert [v.reason for v in verdicts] == ["no_answer", "correct"]
 
 
-@pytest.mark.parametrize("box", [r"\boxed{}", r"\boxed{ }", r"\boxed{\text{}}", r"\boxed{...}", r"\boxed{$$}", r"\boxed{?}"])
+@pytest.mark.parametrize(
+    "box", [r"\boxed{}", r"\boxed{ }", r"\boxed{\text{}}", r"\boxed{...}", r"\boxed{$$}", r"\boxed{?}"]
+)
 def test_empty_boxes(pool, box):
     verdict = grade_batch(["3"], [f"The value is {box}"], pool=pool)[0]
     assert (verdict.reward, verdict.reason) == (0.0, "no_answer")

@@ -12,16 +12,20 @@ from rewards.format import format_boxed, format_think_answer
 from rewards.latex import canonical
 
 FRAGMENTS = (
-    "\\", "1", "1 ", "1,234", "{", "}", "\\frac", "\\frac{1", "\\text{", "(", "\\sqrt(", " ", ".", "{,}", "1 000", "1.000", "½",
-    "\\overline", "0.", "\\sqrt[", "12 ", "_", "\n", "$", "%", "\\%", "^", "x^", "\\text", "a and ", "1,", "[", ")", "\\{", "√", "²",
-    "0.\\overline{", "\\binom{1", "\\text{ and }", "\\text{ab, }", "-", "!", "\\boxed", "\\boxed{", "\\boxed{1}", "\\boxed{1} and ",
-    "</think>", "<think>", "<answer>", "</answer>", "answer is ", "final answer", "**", "*", "Final answer\n", "answer is*", "#",
+    "\\", "1", "1 ", "1,234", "{", "}", "\\frac", "\\frac{1", "\\text{", "(", "\\sqrt(", " ", ".", "{,}", "1 000", "1.000",
+    "½",
+    "\\overline", "0.", "\\sqrt[", "12 ", "_", "\n", "$", "%", "\\%", "^", "x^", "\\text", "a and ", "1,", "[", ")", "\\{", "√",
+    "²",
+    "0.\\overline{", "\\binom{1", "\\text{ and }", "\\text{ab, }", "-", "!", "\\boxed", "\\boxed{", "\\boxed{1}",
+    "\\boxed{1} and ",
+    "</think>", "<think>", "<answer>", "</answer>", "answer is ", "final answer", "**", "*", "Final answer\n", "answer is*",
+    "#",
     "A ", "\\text{a}", "m/", "\\pm", "=", ":", "x=1,", "\\begin{pmatrix}", "&", "\\\\", "\x00", "\u200b", "e1", "\\circ",
 )  # fmt: skip
 READERS = (final_answer, gold_answer, canonical, lambda t: format_boxed([t]), lambda t: format_think_answer([t]))
 MEGABYTE = 1_000_000
-# A linear reader takes about 1 s a megabyte on a busy core; a quadratic one takes minutes, a nested quantifier for ever.
-SECONDS_PER_MEGABYTE = 8.0
+# A linear reader takes 1 to 10 s a megabyte on a busy core; a quadratic one takes minutes, a nested quantifier for ever.
+SECONDS_PER_MEGABYTE = 40.0
 
 
 @pytest.mark.parametrize("start", ["", "\\boxed{", "answer is ", "\\text{ab"])
@@ -45,7 +49,7 @@ def test_a_megabyte(fragment):
     begin = time.perf_counter()
     final_answer(text)
     canonical(text)
-    assert time.perf_counter() - begin < 2 * SECONDS_PER_MEGABYTE
+    assert time.perf_counter() - begin < SECONDS_PER_MEGABYTE
 
 
 @pytest.mark.parametrize("fragment", FRAGMENTS)
@@ -60,7 +64,18 @@ def test_the_shortcut_is_bounded(fragment):
 
 
 @pytest.mark.parametrize(
-    "text", ["A" * 59 + "!=5", r"\angle " * 8 + "!=5", "5 " + "ab" * 100 + "!", "(x+1)^{40}" * 8, "((((x^{40})^{40})^{40})^{40})^{40}", r"\frac{1}{x}" * 14, "9^{40}" * 20, "x" * 150, "1+" * 70 + "1"]
+    "text",
+    [
+        "A" * 59 + "!=5",
+        r"\angle " * 8 + "!=5",
+        "5 " + "ab" * 100 + "!",
+        "(x+1)^{40}" * 8,
+        "((((x^{40})^{40})^{40})^{40})^{40}",
+        r"\frac{1}{x}" * 14,
+        "9^{40}" * 20,
+        "x" * 150,
+        "1+" * 70 + "1",
+    ],
 )
 def test_arithmetic_bombs_are_refused_or_short(text):
     begin = time.perf_counter()

@@ -76,7 +76,14 @@ def test_one_reward_per_completion_or_an_error():
 
 
 def test_odd_completions_are_wrong_and_no_error():
-    odd = ["", None, [], [{}], [{"role": "assistant", "content": None}], [{"content": [{"type": "text", "text": r"\boxed{4}"}]}]]
+    odd = [
+        "",
+        None,
+        [],
+        [{}],
+        [{"role": "assistant", "content": None}],
+        [{"content": [{"type": "text", "text": r"\boxed{4}"}]}],
+    ]
     assert rewards.accuracy(completions=odd, gold=["4"] * 6) == [0.0] * 5 + [1.0]
 
 

@@ -64,10 +64,13 @@ def shapes(draw) -> str:
     op, other = draw(st.sampled_from(["<", r"\leq", ">"])), draw(st.sampled_from(["<", r"\le", ">"]))
     return draw(
         st.sampled_from([
-            f"{a}, {b}", rf"{a} \text{{ or }} {b}", f"({a}, {b})", f"({a},{b},{c})", rf"\{{{a}, {b}\}}", f"{left}{a},{b}{right}",
+            f"{a}, {b}", rf"{a} \text{{ or }} {b}", f"({a}, {b})", f"({a},{b},{c})", rf"\{{{a}, {b}\}}",
+            f"{left}{a},{b}{right}",
             rf"{a} {op} x {other} {b}", f"x {op} {a}", rf"(-\infty,{a})" + union,
-            f"x={a}", f"x = {a} or x = {b}", f"y={a}x+{b}", f"{a}x-y+{b}=0", rf"{a}\text{{ cm}}", rf"{a}\text{{ m}}", f"{a}:{b}",
-            rf"\begin{{pmatrix}}{a}&{b}\\{c}&1\end{{pmatrix}}", rf"\pm {a}", r"\text{Tuesday}", "C", f"{a}_7", f"{a}+{b}={a + b}",
+            f"x={a}", f"x = {a} or x = {b}", f"y={a}x+{b}", f"{a}x-y+{b}=0", rf"{a}\text{{ cm}}", rf"{a}\text{{ m}}",
+            f"{a}:{b}",
+            rf"\begin{{pmatrix}}{a}&{b}\\{c}&1\end{{pmatrix}}", rf"\pm {a}", r"\text{Tuesday}", "C", f"{a}_7",
+            f"{a}+{b}={a + b}",
             rf"{a}^\circ", rf"[{a},{b}]\cup[{c},{c + 1}]", str(a),
         ])
     )  # fmt: skip
@@ -96,7 +99,9 @@ def test_plain_numbers(gold, answer):
 def test_one_number_in_two_notations(text):
     number = plain(canonical(text))
     if number is not None:
-        fraction = rf"\frac{{{number.value.numerator}}}{{{number.value.denominator}}}" + (r"\%" if number.percent else "")
+        fraction = rf"\frac{{{number.value.numerator}}}{{{number.value.denominator}}}" + (
+            r"\%" if number.percent else ""
+        )
         assert quick.verdict(canonical(text), canonical(fraction)) is True
         assert_sound(text, fraction)
 
@@ -108,7 +113,9 @@ def test_expressions(gold, answer):
 
 
 @FUZZ
-@given(expressions(), st.sampled_from(["{}+0", "0+{}", "1\\cdot ({})", "({})", "{}+1", "2({})-({})", "-({})", "({})^2"]))
+@given(
+    expressions(), st.sampled_from(["{}+0", "0+{}", "1\\cdot ({})", "({})", "{}+1", "2({})-({})", "-({})", "({})^2"])
+)
 def test_expressions_and_their_variants(gold, form):
     assert_sound(gold, form.replace("{}", gold))
 
@@ -120,7 +127,8 @@ def test_shapes(gold, answer):
 
 
 @pytest.mark.parametrize(
-    "text", ["2x3", r"2\frac{1}{2}x", "1/2x", "f(x)", "x(x+1)", "x^{12}3", r"\ln 2x", "x^12", "3 4", "2^{x}", "dx", "ix"]
+    "text",
+    ["2x3", r"2\frac{1}{2}x", "1/2x", "f(x)", "x(x+1)", "x^{12}3", r"\ln 2x", "x^12", "3 4", "2^{x}", "dx", "ix"],
 )
 def test_ambiguous_notation_is_left_to_sympy(text):
     assert arithmetic.parse(text) is None
