@@ -92,9 +92,28 @@ def _show(recipe: dict, shown: str) -> None:
     print("\n# Variables, and why each is set (yours win)")
     for name, (value, why) in environment(recipe, folder).items():
         print(f"#   {name}={value}  {why}")
+    if recipe["cluster"]["server"]:
+        _show_server(recipe, folder)
     if recipe["cluster"]["nodes"] == 1:
         print("\n# The command, on the one node, from the repository's root (`run` makes the folder first)")
         print(pasteable(recipe, folder))
+
+
+def _show_server(recipe: dict, folder: Path) -> None:
+    import shlex
+
+    from launch.server import server_command, start_limit_seconds, weight_transfer
+    from record import RunFolder
+
+    limit = start_limit_seconds(recipe)
+    print(
+        f"\n# The server, started first; weights go over {weight_transfer(recipe)}; it has {limit:.0f} s to become healthy"
+    )
+    print(
+        f"# (its log: {RunFolder(folder).logs_path / 'server.log'}; `run` finds a free port unless cluster.server.port is set)"
+    )
+    port = recipe["cluster"]["server"]["port"]
+    print(shlex.join(server_command(recipe, "HOST", port or "PORT")))
 
 
 def run_verb(arguments) -> int:

@@ -63,7 +63,7 @@ def data(recipe: dict) -> Iterator[Problem]:
         yield Problem(
             "data.eval_split",
             section["eval_split"],
-            "is the training split: nothing would be held out",
+            "is data.train_split: nothing would be held out",
             "name another split, or null for no evaluation",
         )
     if is_local(path):
@@ -206,6 +206,20 @@ def cluster(recipe: dict) -> Iterator[Problem]:
             server["gpus_per_node"],
             f"a node with {kind} (cluster.gpu) has at most {most}",
             "spread over more nodes",
+        )
+    if kind == CPU and server["weight_transfer"] == "nccl":
+        yield Problem(
+            "cluster.server.weight_transfer",
+            "nccl",
+            "needs GPUs, and cluster.gpu is cpu",
+            "auto, or gloo",
+        )
+    if server["on_training_node"] and server["interface"]:
+        yield Problem(
+            "cluster.server.interface",
+            server["interface"],
+            "means nothing with cluster.server.on_training_node: such a server listens on the loopback interface alone",
+            "leave it out",
         )
     has, wants = (
         server["nodes"] * server["gpus_per_node"],

@@ -8,8 +8,10 @@ and the group that both ends join. The trainer's end is training/server_client.p
 since the extension is imported in each worker before the engine is made. Nothing needs to be installed for it.
 """
 
+import os
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
@@ -68,6 +70,7 @@ class GlooWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         parallel = self.parallel_config
         rank = 1 + parallel.data_parallel_index * parallel.world_size + parallel.rank
         self._group = join(init_info.host, init_info.port, rank, init_info.world_size)
+        _unlink_shared_memory()
 
     def start_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
@@ -103,6 +106,14 @@ class GlooWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def shutdown(self) -> None:
         self._group = None
+
+
+def _unlink_shared_memory() -> None:
+    """Takes the names of a CPU TP group's shared memory away. All workers have mapped it once they have joined the group, and
+    vLLM leaves the files in /dev/shm behind (_CPUSHMDistributed, 0.31.0)."""
+    if "VLLM_DIST_IDENT" in os.environ:
+        for path in Path("/dev/shm").glob(f"{os.environ['VLLM_DIST_IDENT']}-*cpushm_*"):
+            path.unlink(missing_ok=True)
 
 
 def repack_heads(model: torch.nn.Module) -> None:
