@@ -18,14 +18,13 @@ def memory(recipe: dict) -> Iterator[Problem]:
     total_bytes, share = GPUS[cluster["gpu"]].memory_bytes, 0.0
     if arm in ("colocate", "server"):
         if arm == "colocate":
-            field, share, size = (
-                "grpo.vllm_gpu_memory_utilization",
-                grpo["vllm_gpu_memory_utilization"],
-                grpo["vllm_tensor_parallel_size"],
-            )
+            field, sharded_by = "grpo.vllm_gpu_memory_utilization", "grpo.vllm_tensor_parallel_size"
+            share = engine_share = grpo["vllm_gpu_memory_utilization"]
+            size = grpo["vllm_tensor_parallel_size"]
         else:
-            field, size = "cluster.server.gpu_memory_utilization", cluster["server"]["tensor_parallel_size"]
-        engine_share = share or cluster["server"]["gpu_memory_utilization"]
+            field, sharded_by = "cluster.server.gpu_memory_utilization", "cluster.server.tensor_parallel_size"
+            engine_share = cluster["server"]["gpu_memory_utilization"]
+            size = cluster["server"]["tensor_parallel_size"]
         element = 2 if grpo["bf16"] or recipe["model"]["dtype"] == "bfloat16" else 4
         head = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
         cache = (
@@ -42,9 +41,8 @@ def memory(recipe: dict) -> Iterator[Problem]:
                 field,
                 engine_share,
                 f"{engine_share * total_bytes / 1e9:.1f} GB of a {cluster['gpu']} do not hold the weights of model.path and "
-                f"one sequence: "
-                f"{needed / 1e9:.1f} GB at TP {size}",
-                "raise it, or the tensor-parallel size",
+                f"one sequence: {needed / 1e9:.1f} GB at {sharded_by} {size}",
+                f"raise it, or {sharded_by}",
             )
     states = _state_bytes(recipe, count)
     asleep = arm == "colocate" and grpo["vllm_enable_sleep_mode"]
@@ -57,7 +55,8 @@ def memory(recipe: dict) -> Iterator[Problem]:
             yield Problem(
                 "cluster.gpu",
                 cluster["gpu"],
-                f"weights, gradients and optimizer of model.path need {held_bytes / 1e9:.1f} GB of each GPU {when}, and "
+                f"weights, gradients and optimizer of model.path need {held_bytes / 1e9:.1f} GB of each GPU {when} "
+                f"(accelerate: {recipe['accelerate']}, cluster.nodes x cluster.gpus_per_node = {derive(recipe)['ranks']}), and "
                 f"{(1 - share_then) * total_bytes / 1e9:.1f} GB are left{others}",
                 "more GPUs, accelerate: zero3 or zero3_offload, or sleep mode",
             )

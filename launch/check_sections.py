@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from launch.check_memory import memory
-from launch.check_training import device, loss, sampling
+from launch.check_training import device, loss, paged_cache, sampling
 from launch.check_values import VLLM_ARMS
 from launch.derived import derive, divisors
 from launch.problems import Problem
@@ -154,7 +154,8 @@ def parallelism(recipe: dict) -> Iterator[Problem]:
             yield Problem(
                 field,
                 size,
-                f"must divide cluster.gpus_per_node = {cluster['gpus_per_node']}: a TP group would span nodes",
+                f"must divide cluster.gpus_per_node = {cluster['gpus_per_node']}: a TP group would span nodes, and "
+                "cluster.tensor_parallel_spans_nodes is false",
                 "use a smaller size, or say cluster.tensor_parallel_spans_nodes: true",
             )
     elif _arm(recipe) == "server":
@@ -245,4 +246,4 @@ def cautions(recipe: dict) -> Iterator[Problem]:
             )
 
 
-RULES = (prompt_asks, batches, parallelism, lengths, sampling, loss, device, memory, cautions)
+RULES = (prompt_asks, batches, parallelism, lengths, sampling, paged_cache, loss, device, memory, cautions)

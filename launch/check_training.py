@@ -17,8 +17,11 @@ def _arm(recipe: dict) -> str:
 def sampling(recipe: dict) -> Iterator[Problem]:
     grpo, arm = recipe["grpo"], _arm(recipe)
     kwargs = grpo.get("generation_kwargs") or {}
-    corrected = arm in VLLM_ARMS and grpo["vllm_importance_sampling_correction"]
-    if corrected:
+    least, most = (grpo.get(f"vllm_importance_sampling_clip_{end}") for end in ("min", "max"))
+    if least is not None and most is not None and least >= most:  # TRL looks at it with the correction off, too
+        rule = f"must be below vllm_importance_sampling_clip_max = {most}"
+        yield Problem("grpo.vllm_importance_sampling_clip_min", least, rule, "lower it")
+    if arm in VLLM_ARMS and grpo["vllm_importance_sampling_correction"]:
         for name, allowed in {"top_p": (1,), "top_k": (0,), "min_p": (None, 0)}.items():
             if grpo[name] not in allowed:
                 yield Problem(
@@ -28,11 +31,6 @@ def sampling(recipe: dict) -> Iterator[Problem]:
                     "log-probabilities are renormalised over what is left, the trainer's are not (TRL 6789)",
                     f"set it to {allowed[0]}, or turn vllm_importance_sampling_correction off",
                 )
-        least, most = (grpo.get(f"vllm_importance_sampling_clip_{end}") for end in ("min", "max"))
-        if least is not None and most is not None and least >= most:
-            yield Problem(
-                "grpo.vllm_importance_sampling_clip_min", least, f"must be below clip_max = {most}", "lower it"
-            )
         if (least or 0) > 1 or (most is not None and most < 1):
             end = "min" if (least or 0) > 1 else "max"
             yield Problem(
@@ -57,22 +55,29 @@ def sampling(recipe: dict) -> Iterator[Problem]:
             yield Problem(
                 f"grpo.generation_kwargs.{name}", kwargs[name], "is more than grpo.max_completion_length", "lower it"
             )
-    if arm == "continuous_batching":
-        paged = grpo.get("transformers_continuous_batching_config") or {}
-        room = paged.get("num_blocks", float("inf")) * paged.get("block_size", 256)
-        if room < derive(recipe)["max_sequence_tokens"]:
+
+
+def paged_cache(recipe: dict) -> Iterator[Problem]:
+    """Continuous batching: its cache must hold a sequence, and it drops what it cannot sample with."""
+    grpo = recipe["grpo"]
+    if _arm(recipe) != "continuous_batching":
+        return
+    paged = grpo.get("transformers_continuous_batching_config") or {}
+    room = paged.get("num_blocks", float("inf")) * paged.get("block_size", 256)
+    if room < derive(recipe)["max_sequence_tokens"]:
+        yield Problem(
+            "grpo.transformers_continuous_batching_config.num_blocks",
+            paged["num_blocks"],
+            f"a cache of {room} tokens does not hold one sequence",
+            "raise it",
+        )
+    for name, neutral in (("repetition_penalty", (1,)), ("min_p", (None, 0))):
+        if grpo[name] not in neutral:
             yield Problem(
-                "grpo.transformers_continuous_batching_config.num_blocks",
-                paged["num_blocks"],
-                f"a cache of {room} tokens does not hold one sequence",
-                "raise it",
-            )
-        if grpo["repetition_penalty"] != 1:
-            yield Problem(
-                "grpo.repetition_penalty",
-                grpo["repetition_penalty"],
-                "is dropped in silence by continuous batching (drop_unsupported_processors)",
-                "set it to 1.0",
+                f"grpo.{name}",
+                grpo[name],
+                "is dropped in silence by the arm (recipe.arm): drop_unsupported_processors of transformers",
+                f"set it to {'null' if neutral[0] is None else neutral[0]}",
             )
 
 
@@ -174,8 +179,8 @@ def device(recipe: dict) -> Iterator[Problem]:
         yield Problem(
             "grpo.transformers_continuous_batching_config",
             batching or None,
-            "must state num_blocks and max_batch_tokens without a GPU (cluster.gpu: cpu): transformers would size the cache "
-            "by the host's whole memory, once for each rank",
+            "must state num_blocks and max_batch_tokens in this arm (recipe.arm) without a GPU (cluster.gpu: cpu): "
+            "transformers would size the cache by the host's whole memory, once for each rank",
             "such as {block_size: 16, num_blocks: 1024, max_batch_tokens: 2048}",
         )
     if on_cpu and zero and grpo["bf16"]:
