@@ -25,6 +25,7 @@ from record import RunFolder
 LOOPBACK = "127.0.0.1"
 _PORTS = range(20_000, 32_768)  # below the ports that the kernel hands out by itself: nobody gets ours by chance
 _LAST_LINES = 12
+_TEARDOWN = ("[shutdown]", "nanobind:", "resource_tracker:")
 
 
 def address(server: dict) -> str:
@@ -190,9 +191,10 @@ class Server:
         return self.cause is not None
 
     def last_lines(self) -> list[str]:
-        """The end of its log."""
+        """The end of its log, before the noise that it makes while it goes down."""
         lines = self._log_path.read_text(errors="replace").splitlines() if self._log_path.exists() else []
-        return lines[-_LAST_LINES:]
+        noise = [number for number, line in enumerate(lines) if any(marker in line for marker in _TEARDOWN)]
+        return lines[: noise[0] if noise else None][-_LAST_LINES:]
 
     def stop(self) -> None:
         """Ends it and all its processes (launch/guard.py); returns when they are gone, or after 12 s."""
