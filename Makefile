@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed-$(shell cat requirements/*.txt | sha256sum | cut 
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 TORCH := torch==2.13.0+cpu
 
-.PHONY: help tiny test lint check clean
+.PHONY: help tiny test lint check bench-rewards fuzz-rewards clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -26,6 +26,12 @@ lint: $(INSTALLED) ## ruff and shellcheck
 
 check: $(INSTALLED) ## every shipped recipe, against the rules
 	@for recipe in recipes/*.yaml; do $(BIN)/python -m launch check "$$recipe" || exit; done
+
+bench-rewards: $(INSTALLED) ## grading throughput against TRL's accuracy_reward, on 4,096 completions (a few minutes)
+	$(BIN)/python benchmarks/bench_rewards.py
+
+fuzz-rewards: $(INSTALLED) ## 100,000 mutated golds and completions through the grader (about half an hour)
+	$(BIN)/python tests/rewards/fuzz_rewards.py --count 100000
 
 clean: ## remove the environment (records under runs/ stay)
 	rm -rf $(VENV)
