@@ -1,0 +1,134 @@
+"""Fits the planner's measured constants on one half of the campaign, and reports the error on the other.
+
+    python benchmarks/fit_memory.py            # results/memory_h200/README.md, and the constants for launch/memory.py
+
+The half is drawn by the seed in benchmarks/measure_memory.yaml. Left out: configurations that were not measured.
+"""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.measure_memory import MODELS, configurations, recipe  # noqa: E402
+from launch import memory, roofline  # noqa: E402
+from launch.recipe import resolve  # noqa: E402
+from launch.shapes import KNOWN, parameters  # noqa: E402
+
+RESULTS = ROOT / "results" / "memory_h200"
+NAMES = {"generation": "generate", "forward and backward": "forward_backward", "optimizer step": "optimizer"}
+GIB = memory.GIB
+
+
+def rows() -> list[dict]:
+    """The measured configurations, each with its resolved recipe and its model's shape."""
+    found = []
+    for name, item in configurations().items():
+        path = RESULTS / f"{name}.json"
+        if not path.exists():
+            continue
+        row = json.loads(path.read_text())
+        row["recipe"] = resolve(recipe(item, Path("/model"), Path("/data")), name, name)
+        row["shape"], row["half"], row["item"] = KNOWN[MODELS[item["shape"]]], item["half"], item
+        found.append(row)
+    return found
+
+
+def peak(row: dict, phase: str | None, what: str) -> float:
+    """The largest of a phase (or of all), over the steps from the second on: Adam's states are there."""
+    chosen = row["phases"] if phase is None else {phase: row["phases"][phase]}
+    return max(
+        values[what] for steps in chosen.values() for step, values in steps.items() if phase is None or int(step) >= 2
+    )
+
+
+def engine_bytes(row: dict) -> float:
+    if row["item"]["arm"] != "colocate":
+        return 0.0
+    parts = memory.engine(row["recipe"], row["shape"], memory.VISIBLE_BYTES["H200-141GB"], row["item"]["utilization"])
+    return sum(parts.values())
+
+
+def fit(fitted: list[dict]) -> dict:
+    """Medians over the fitted half, each of the one quantity that the constant stands for."""
+    hidden, context, reserve = [], [], {0: [], 2: [], 3: []}
+    for row in fitted:
+        shape, item = row["shape"], row["item"]
+        stage = memory.zero(row["recipe"])[0]
+        held = sum(memory.states(row["recipe"], shape).values())
+        tokens = item["batch"] * (item["prompt"] + item["completion"])
+        if not item["checkpointing"] and stage == 0:
+            engine = (
+                engine_bytes(row) - memory.BATCHED_TOKENS * 16 * shape["intermediate_size"] if engine_bytes(row) else 0
+            )
+            kept = peak(row, "forward_backward", "peak_allocated_bytes") - held - engine - memory.head_bytes(shape)
+            per_token = kept / tokens / shape["num_hidden_layers"] - 8 * shape["intermediate_size"]
+            hidden.append(per_token / shape["hidden_size"])
+        if not item["sleep"]:
+            context.append(peak(row, None, "peak_device_bytes") - peak(row, None, "peak_reserved_bytes"))
+            workspace = memory.BATCHED_TOKENS * 16 * shape["intermediate_size"] if engine_bytes(row) else 0
+            own = peak(row, None, "peak_allocated_bytes") - (engine_bytes(row) - workspace)
+            reserve[stage].append((peak(row, None, "peak_reserved_bytes") - engine_bytes(row)) / own - 1)
+    median = statistics.median
+    return {"hidden_bytes": round(median(hidden), 1), "context_bytes": round(median(context) / GIB, 2),
+            "reserve": {stage: round(median(values), 3) for stage, values in reserve.items() if values}}  # fmt: skip
+
+
+def tensors(parts: dict, row: dict) -> float:
+    """What torch counts as allocated in a phase: the driver's context is not, and an engine that sleeps still is."""
+    total = sum(value for name, value in parts.items() if name not in ("context", "reserve"))
+    workspace = memory.BATCHED_TOKENS * 16 * row["shape"]["intermediate_size"] if engine_bytes(row) else 0
+    asleep = engine_bytes(row) - memory.GRAPHS_BYTES if row["item"]["sleep"] and "kv_cache" not in parts else 0
+    return total + asleep - workspace
+
+
+def report(measured: list[dict]) -> str:
+    visible = memory.VISIBLE_BYTES["H200-141GB"]
+    lines = ["| configuration | half | " + " | ".join(NAMES) + " | device, predicted GiB | measured GiB | error | step, predicted s | measured s | error |",
+             "|---|---|" + "---|" * (len(NAMES) + 6)]  # fmt: skip
+    errors = {half: {"tensors": [], "device": [], "step": []} for half in ("fitted", "held_out")}
+    for row in measured:
+        table = memory.phases(row["recipe"], row["shape"], visible)
+        cells = []
+        for phase, name in NAMES.items():
+            actual = peak(row, name, "peak_allocated_bytes")
+            if row["item"]["arm"] == "continuous_batching" and phase == "generation":
+                cells.append("")  # sized by what is free: the device's peak says it
+                continue
+            error = tensors(table[phase], row) / actual - 1
+            errors[row["half"]]["tensors"].append(error)
+            cells.append(f"{error:+.1%}")
+        predicted, actual = max(sum(parts.values()) for parts in table.values()), peak(row, None, "peak_device_bytes")
+        steps = [step["seconds"] for step in row["steps"][1:]]
+        seconds, step = roofline.step_seconds(row["recipe"], row["shape"], "H200-141GB")["step"], statistics.mean(steps)
+        errors[row["half"]]["device"].append(predicted / actual - 1)
+        errors[row["half"]]["step"].append(seconds / step - 1)
+        lines.append(f"| {row['name']} | {row['half'].replace('_', ' ')} | " + " | ".join(cells) +
+                     f" | {predicted / GIB:.1f} | {actual / GIB:.1f} | {predicted / actual - 1:+.1%} | {seconds:.2f} | {step:.2f} | {seconds / step - 1:+.0%} |")  # fmt: skip
+    lines += ["", "| error | half | number | median of the absolute | worst |", "|---|---|---|---|---|"]
+    for half, kinds in errors.items():
+        for kind, values in kinds.items():
+            if values:
+                worst = max(values, key=abs)
+                middle = statistics.median(abs(value) for value in values)
+                lines.append(f"| {kind} | {half.replace('_', ' ')} | {len(values)} | {middle:.1%} | {worst:+.1%} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    measured = rows()
+    print(json.dumps(fit([row for row in measured if row["half"] == "fitted"])))
+    print(
+        json.dumps(
+            {
+                key: round(value, 5)
+                for key, value in roofline.fit([r for r in measured if r["half"] == "fitted"], parameters).items()
+            }
+        )
+    )
+    text = report(measured)
+    print(text)
+    (RESULTS / "table.md").write_text(text + "\n")

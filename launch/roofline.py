@@ -1,0 +1,105 @@
+"""How long a step takes: the floors that arithmetic and memory set, and an estimate that knows what was measured.
+
+Floors use NVIDIA's data sheets (dense bfloat16, device memory). The estimate adds what no floor knows: a decoding step that
+waits for the host, the share of the peak that training reaches, and the rest of a step. FITTED is from the fitted half of
+results/memory_h200 (benchmarks/fit_memory.py), all on one H200; other kinds are scaled by their peaks, and several GPUs by
+their links' nominal rates: estimates, not measurements.
+"""
+
+import statistics
+
+from launch.derived import derive
+from launch.memory import kv_bytes_per_token, states, zero
+from launch.shapes import parameters
+
+# Operations a second in dense bfloat16, bytes a second of device memory, of the link to the other GPUs of a node (one way).
+RATES = {
+    "A10G-24GB": (125e12, 0.6e12, 32e9), "L4-24GB": (121e12, 0.3e12, 32e9), "RTX4090-24GB": (165e12, 1.0e12, 32e9),
+    "L40S-48GB": (362e12, 0.864e12, 32e9), "A100-40GB": (312e12, 1.555e12, 300e9), "A100-80GB": (312e12, 2.039e12, 300e9),
+    "H100-80GB": (989e12, 3.35e12, 450e9), "H100-94GB": (835e12, 3.9e12, 300e9), "GH200-96GB": (989e12, 4.0e12, 450e9),
+    "H200-141GB": (989e12, 4.8e12, 450e9), "B200-180GB": (2250e12, 7.7e12, 900e9),
+}  # fmt: skip
+BETWEEN_NODES = 50e9  # bytes a second a GPU: one 400 Gb/s adapter for each
+HOST_ADAM = 30e9  # bytes of optimizer state a second a rank, where Adam runs on the CPU: a guess, not measured
+FITTED = {
+    "colocate_token_seconds": 0.00343,  # vLLM: one decoding step of all sequences, however few
+    "generate_token_seconds": 0.03184,
+    "training_share": 0.414,  # of the peak, in the forward and backward passes
+    "rest_seconds": 0.039,  # of a step, in none of the phases below
+}
+
+
+def flops(recipe: dict, shape: dict) -> dict[str, float]:
+    """Floating-point operations of one step over all GPUs: 2 a parameter and token forward, twice that backward, once more
+    forward with checkpointing (2205.05198, appendix A), and attention's two products over half a square."""
+    grpo, derived = recipe["grpo"], derive(recipe)
+    tokens, length = derived["optimizer_batch"] * derived["max_sequence_tokens"], derived["max_sequence_tokens"]
+    attention = 2 * shape["num_hidden_layers"] * shape["hidden_size"] * length
+    forward = tokens * (2 * parameters(shape) + attention)
+    scores = recipe["recipe"]["arm"] in ("colocate", "server") and grpo.get("vllm_importance_sampling_correction")
+    return {"generation": tokens * 2 * parameters(shape), "score": forward if scores else 0.0,
+            "training": forward * (4 if grpo["gradient_checkpointing"] else 3)}  # fmt: skip
+
+
+def step_seconds(recipe: dict, shape: dict, gpu: str) -> dict[str, float]:
+    """Seconds of one optimizer step: `step` the estimate, its parts, and the two `*_floor`s. Completions of the longest length."""
+    peak, bandwidth, link = RATES[gpu]
+    arm, grpo, derived = recipe["recipe"]["arm"], recipe["grpo"], derive(recipe)
+    ranks, work, count = derived["ranks"], flops(recipe, shape), parameters(shape)
+    batches = max(1, derived["optimizer_batch"] // derived["generation_batch"])
+    stage, offload = zero(recipe)
+    tensor = {
+        "colocate": grpo.get("vllm_tensor_parallel_size") or 1,
+        "server": (recipe["cluster"]["server"] or {}).get("tensor_parallel_size"),
+    }
+    size, engines = tensor.get(arm) or 1, derived["engines"] or ranks
+    rows = derived["generation_batch"] / engines
+    length = recipe["data"]["max_prompt_tokens"] + grpo["max_completion_length"] / 2
+    read = (2 * count + rows * length * kv_bytes_per_token(recipe, shape)) / size
+    token_floor = read / bandwidth
+    waits = FITTED["colocate_token_seconds" if arm in ("colocate", "server") else "generate_token_seconds"]
+    prefill = rows * recipe["data"]["max_prompt_tokens"] * 2 * count / size / peak
+    floor = batches * (grpo["max_completion_length"] * token_floor + prefill)
+    generation = batches * (
+        grpo["max_completion_length"] * max(waits, token_floor / 0.7) + prefill / FITTED["training_share"]
+    )
+    training_floor = work["training"] / ranks / peak
+    across = BETWEEN_NODES if recipe["cluster"]["nodes"] > 1 else link
+    gathers = {0: 2, 1: 2, 2: 2, 3: 3}[stage] * 2 * count * (ranks - 1) / ranks / across
+    held = states(recipe, shape)
+    optimizer = 3 * (held["optimizer"] + held["parameters"]) / bandwidth
+    if offload:
+        optimizer = 16 * count / ranks / HOST_ADAM
+    parts = {
+        "generation": generation,
+        "score": work["score"] / ranks / peak / FITTED["training_share"],
+        "training": max(training_floor / FITTED["training_share"], gathers * grpo["gradient_accumulation_steps"]),
+        "optimizer": optimizer,
+        "sync": 2 * count / (across if stage == 3 and ranks > 1 else bandwidth)
+        if arm in ("colocate", "server")
+        else 0.0,
+        "rest": FITTED["rest_seconds"],
+    }
+    return {"step": sum(parts.values())} | parts | {"generation_floor": floor, "training_floor": training_floor}
+
+
+def fit(rows: list[dict], parameters_of) -> dict[str, float]:
+    """FITTED from measured rows (benchmarks/fit_memory.py): medians over the second and third step."""
+    peak, bandwidth, _ = RATES["H200-141GB"]
+
+    def mean(row, phase):
+        steps = row["phases"].get(phase, {})
+        return statistics.mean(values["seconds"] for step, values in steps.items() if int(step) >= 2)
+
+    token, share, rest = {"colocate": [], "generate": []}, [], []
+    for row in rows:
+        arm, completion = row["item"]["arm"], row["item"]["completion"]
+        if arm in token:
+            token[arm].append(mean(row, "generate") / completion)
+        if zero(row["recipe"])[0] == 0:
+            share.append(flops(row["recipe"], row["shape"])["training"] / peak / mean(row, "forward_backward"))
+        step = statistics.mean(step["seconds"] for step in row["steps"][1:])
+        rest.append(step - sum(mean(row, phase) for phase in ("generate", "forward_backward", "optimizer")) -
+                    (mean(row, "score") + mean(row, "sync") if arm == "colocate" else 0))  # fmt: skip
+    return {f"{arm}_token_seconds": statistics.median(values) for arm, values in token.items()} | {
+        "training_share": statistics.median(share), "rest_seconds": statistics.median(rest)}  # fmt: skip
