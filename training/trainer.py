@@ -44,9 +44,10 @@ class RecordedGRPOTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs):
         mode = "train" if self.model.training else "eval"
-        digest = hashlib.sha256(json.dumps([row["prompt"] for row in inputs]).encode()).hexdigest()
+        # one digest a prompt, so that the digest of the whole does not depend on how many ranks share the prompts
+        digests = [hashlib.sha256(json.dumps(row["prompt"]).encode()).hexdigest() for row in inputs]
         self.prompts_sha256 = (
-            hashlib.sha256("".join(gather_object([digest])).encode()).hexdigest() if mode == "train" else None
+            hashlib.sha256("".join(gather_object(digests)).encode()).hexdigest() if mode == "train" else None
         )
         with self._clock("other"):
             output = super()._generate_and_score_completions(inputs)

@@ -24,19 +24,22 @@ END_SECONDS = 30  # from the fault to the end of everything
 LOG_PROB_TOLERANCE = 1e-3  # tests/training/test_runs.py says why
 
 
+# Two ranks and a server of two workers: every group has more than one member on each side.
+TWO_AND_TWO = (
+    "cluster.gpus_per_node=2", "cluster.server.gpus_per_node=2", "cluster.server.tensor_parallel_size=2",
+    "grpo.per_device_train_batch_size=8", "data.eval_split=null",
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
-    return launch(RECIPE, tmp_path_factory.mktemp("runs"), SHORT)
+    return launch(RECIPE, tmp_path_factory.mktemp("runs"), [*SHORT, *TWO_AND_TWO])
 
 
 @pytest.mark.slow
-def test_a_run_finishes_with_a_whole_record(outcome):
+def test_the_record_says_how_the_server_was_started(outcome):
     assert outcome.code == 0, outcome.output
-    run = outcome.run
-    assert run.manifest["exit"] == {"status": "finished", "cause": None}
-    assert [row["step"] for row in run.train_steps()] == [1, 2, 3]
-    assert [row["step"] for row in run.evaluations()] == [0, 3]
-    server = run.manifest["server"]
+    server = outcome.run.manifest["server"]
     assert server["weight_transfer"] == "gloo"
     assert server["healthy_seconds"] > 0
     assert server["url"].startswith("http://127.0.0.1:")
@@ -44,8 +47,8 @@ def test_a_run_finishes_with_a_whole_record(outcome):
 
 
 @pytest.mark.slow
-def test_after_each_sync_the_server_samples_from_the_trainers_weights(outcome):
-    """The tiny model's head is tied to its embedding, so this is also the test of repack_heads."""
+def test_a_server_of_two_workers_gets_the_weights_of_two_ranks(outcome):
+    """The tiny model's head is tied to its embedding, so this is also a test of repack_heads."""
     assert all(row["sampling/sampling_logp_difference/max"] < LOG_PROB_TOLERANCE for row in outcome.run.metrics)
     assert len({row["sentinel/limit"] for row in outcome.run.train_steps()}) > 1
 
