@@ -1,4 +1,4 @@
-"""python -m launch check|show|run|pair|compare|sweep|table ... : see --help of each."""
+"""python -m launch check|plan|advise|show|run|pair|compare|sweep|table ... : see --help of each."""
 
 import argparse
 import subprocess
@@ -186,6 +186,51 @@ def sweep_verb(arguments) -> int:
     return worst
 
 
+def _planned(arguments, overrides: list[str]) -> dict:
+    """The resolved recipe, as `checked` has it, but with the memory left to the planner.
+
+    Raises:
+        RecipeError: it cannot be run for another reason.
+    """
+    from launch.check import check
+    from launch.check_memory import memory
+
+    path = arguments.recipe
+    content = apply_overrides(read_yaml(path), overrides, str(path))
+    recipe = resolve(content, path.name.removesuffix(".yaml"), str(path))
+    of_memory = list(memory(recipe))
+    problems = [problem for problem in check(recipe) if problem not in of_memory and not problem.warning]
+    if problems:
+        raise RecipeError(str(path), problems)
+    return recipe
+
+
+def plan_verb(arguments) -> int:
+    """Exit code 0 if it fits or only just, 1 if it does not."""
+    from launch.plan import TOO_LARGE, plan, show
+
+    overrides = [*arguments.set]
+    if arguments.gpu:
+        overrides.append(f"cluster.gpu={arguments.gpu}")
+    if arguments.nodes:
+        overrides.append(f"cluster.nodes={arguments.nodes}")
+    recipe = _planned(arguments, overrides)
+    result = plan(recipe, arguments.gpu_gib)
+    if result is None:
+        print(f"{recipe['name']}: no plan, since it is for CPUs or its model's config.json is not here")
+        return FINISHED
+    print(show(recipe, result, arguments.gpu_gib, arguments.price))
+    return FAILED if result.verdict == TOO_LARGE else FINISHED
+
+
+def advise_verb(arguments) -> int:
+    from launch.advise import advise, cluster_of, table
+
+    count, gpu = cluster_of(arguments.gpus)
+    print(table(advise(_planned(arguments, arguments.set), count, gpu)))
+    return FINISHED
+
+
 def table_verb(arguments) -> int:
     from launch.table import README, table
 
@@ -234,6 +279,13 @@ def _parser() -> argparse.ArgumentParser:
                            ("--export", {"type": Path, "metavar": "FILE", "help": "the figures as JSON too"})])  # fmt: skip
     add("sweep", sweep_verb, "check every point of a sweep, and run those without a finished record",
         "sweep", options=[override, small, runs, dry])  # fmt: skip
+    add("plan", plan_verb, "say whether it fits, how long a step takes and what it costs; exit code 1 if it does not fit",
+        "recipe", options=[override, ("--gpu", {"metavar": "KIND", "help": "instead of cluster.gpu"}),
+                           ("--gpu-gib", {"type": float, "metavar": "N", "help": "instead of the kind's memory"}),
+                           ("--nodes", {"type": int, "help": "instead of cluster.nodes"}),
+                           ("--price", {"type": float, "help": "of a GPU-hour, in your money"})])  # fmt: skip
+    add("advise", advise_verb, "rank the arms and settings that fit the recipe's batch on a cluster",
+        "recipe", options=[override, ("--gpus", {"required": True, "metavar": "COUNTxKIND", "help": "such as 8xH100-80GB"})])  # fmt: skip
     add("table", table_verb, "print recipes/README.md, or write it",
         options=[("--write", {"action": "store_true", "help": "into recipes/README.md"})])  # fmt: skip
     return parser

@@ -152,7 +152,7 @@ def sampling(recipe: dict, shape: dict, visible_bytes: float, trainer_bytes: flo
 def engine(recipe: dict, shape: dict, visible_bytes: float, utilization: float) -> dict[str, float]:
     """vLLM's share of a colocated GPU: `utilization` of the whole device (v1/worker/utils.py, request_memory), of which it
     takes its weights and the profiled workspace, and gives the rest to the cache (gpu_worker.py, determine_available_memory).
-    A cache below one sequence of the longest length comes out negative or small: vLLM then refuses to start."""
+    With a cache below one sequence of the longest length vLLM refuses to start."""
     size = recipe["grpo"]["vllm_tensor_parallel_size"]
     derived, grpo = derive(recipe), recipe["grpo"]
     rows = grpo["per_device_train_batch_size"] * size * derived["steps_per_generation"]  # TRL's max_num_seqs
@@ -160,7 +160,7 @@ def engine(recipe: dict, shape: dict, visible_bytes: float, utilization: float) 
     workspace = max(BATCHED_TOKENS * 16 * shape["intermediate_size"] / size, 8 * rows * shape["vocab_size"])
     weights = element * parameters(shape) / size
     share = utilization * visible_bytes
-    return {"engine_weights": weights, "engine_workspace": workspace, "kv_cache": share - weights - workspace,
+    return {"engine_weights": weights, "engine_workspace": workspace, "kv_cache": max(share - weights - workspace, 0.0),
             "cuda_graphs": GRAPHS_BYTES}  # fmt: skip
 
 

@@ -254,6 +254,7 @@ def resolve(content: dict, name: str, shown: str) -> dict:
     Raises:
         RecipeError: with all problems of form at once.
     """
+    content, planned = _without_auto(content)
     problems = []
     recipe = None
     try:
@@ -279,7 +280,31 @@ def resolve(content: dict, name: str, shown: str) -> dict:
     resolved["system_prompt"] = (
         system_prompts().get(prompt) if prompt else None
     )  # the text itself decides, not its name
+    if planned:
+        _fill_auto(resolved, shown)
     return resolved
+
+
+AUTO = "vllm_gpu_memory_utilization"  # the one value that the planner can choose (launch/plan.py)
+
+
+def _without_auto(content: dict) -> tuple[dict, bool]:
+    grpo = content.get("grpo")
+    if not isinstance(grpo, dict) or grpo.get(AUTO) != "auto":
+        return content, False
+    return content | {"grpo": grpo | {AUTO: 0.5}}, True
+
+
+def _fill_auto(resolved: dict, shown: str) -> None:
+    """Puts the planner's value where `auto` was; the recipe in the manifest says whose it is."""
+    from launch.plan import auto_utilization
+
+    try:
+        resolved["grpo"][AUTO] = auto_utilization(resolved)
+    except (ValueError, KeyError, ZeroDivisionError) as error:
+        mend = "state a number; `python -m launch plan` shows what is short"
+        raise RecipeError(shown, [Problem(f"grpo.{AUTO}", "auto", str(error), mend)]) from None
+    resolved["sources"][f"grpo.{AUTO}"] = "ours: auto, chosen by launch/plan.py"
 
 
 def accelerate_names() -> list[str]:

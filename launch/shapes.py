@@ -29,6 +29,9 @@ KNOWN_DATA = {
     },
 }  # fmt: skip
 
+# Rows of their training splits, as published.
+KNOWN_ROWS = {"DigitalLearningGmbH/MATH-lighteval": 7500}
+
 
 def is_local(path: str) -> bool:
     """Whether a recipe's path names a folder or file; everything else is a hub id. One rule, so that a folder that is
