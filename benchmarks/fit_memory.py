@@ -1,6 +1,6 @@
 """Fits the planner's measured constants on one half of the campaign, and reports the error on the other.
 
-    python benchmarks/fit_memory.py            # results/memory_h200/README.md, and the constants for launch/memory.py
+    python benchmarks/fit_memory.py            # results/memory_h200/table.md, and the constants for launch/
 
 The half is drawn by the seed in benchmarks/measure_memory.yaml. Left out: configurations that were not measured.
 """
@@ -87,8 +87,9 @@ def tensors(parts: dict, row: dict) -> float:
 
 def report(measured: list[dict]) -> str:
     visible = memory.VISIBLE_BYTES["H200-141GB"]
-    lines = ["| configuration | half | " + " | ".join(NAMES) + " | device, predicted GiB | measured GiB | error | step, predicted s | measured s | error |",
-             "|---|---|" + "---|" * (len(NAMES) + 6)]  # fmt: skip
+    heads = ["configuration", "half", *NAMES, "device, predicted GiB", "measured GiB", "error", "step, predicted s",
+             "measured s", "error"]  # fmt: skip
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     errors = {half: {"tensors": [], "device": [], "step": []} for half in ("fitted", "held_out")}
     for row in measured:
         table = memory.phases(row["recipe"], row["shape"], visible)
@@ -106,8 +107,9 @@ def report(measured: list[dict]) -> str:
         seconds, step = roofline.step_seconds(row["recipe"], row["shape"], "H200-141GB")["step"], statistics.mean(steps)
         errors[row["half"]]["device"].append(predicted / actual - 1)
         errors[row["half"]]["step"].append(seconds / step - 1)
-        lines.append(f"| {row['name']} | {row['half'].replace('_', ' ')} | " + " | ".join(cells) +
-                     f" | {predicted / GIB:.1f} | {actual / GIB:.1f} | {predicted / actual - 1:+.1%} | {seconds:.2f} | {step:.2f} | {seconds / step - 1:+.0%} |")  # fmt: skip
+        cells = [row["name"], row["half"].replace("_", " "), *cells, f"{predicted / GIB:.1f}", f"{actual / GIB:.1f}",
+                 f"{predicted / actual - 1:+.1%}", f"{seconds:.2f}", f"{step:.2f}", f"{seconds / step - 1:+.0%}"]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "| error | half | number | median of the absolute | worst |", "|---|---|---|---|---|"]
     for half, kinds in errors.items():
         for kind, values in kinds.items():

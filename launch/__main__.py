@@ -285,7 +285,8 @@ def _parser() -> argparse.ArgumentParser:
                            ("--nodes", {"type": int, "help": "instead of cluster.nodes"}),
                            ("--price", {"type": float, "help": "of a GPU-hour, in your money"})])  # fmt: skip
     add("advise", advise_verb, "rank the arms and settings that fit the recipe's batch on a cluster",
-        "recipe", options=[override, ("--gpus", {"required": True, "metavar": "COUNTxKIND", "help": "such as 8xH100-80GB"})])  # fmt: skip
+        "recipe", options=[override, ("--gpus", {"required": True, "metavar": "COUNTxKIND",
+                                                 "help": "such as 8xH100-80GB"})])  # fmt: skip
     add("table", table_verb, "print recipes/README.md, or write it",
         options=[("--write", {"action": "store_true", "help": "into recipes/README.md"})])  # fmt: skip
     return parser

@@ -117,9 +117,8 @@ def _key(recipe: dict) -> tuple:
 
 def table(rows: list[Row], most: int = 12) -> str:
     """The rows as text, with what takes the time and the memory of each."""
-    lines = [
-        f"{'arm':20} {'TP':>2} {'accelerate':14} {'batch':>8} {'util':>5} {'sleep':5} {'verdict':7} {'GiB':>6} {'step s':>7}  reason"
-    ]
+    names = f"{'arm':20} {'TP':>2} {'accelerate':14} {'batch':>8} {'util':>5} {'sleep':5} {'verdict':7}"
+    lines = [f"{names} {'GiB':>6} {'step s':>7}  reason"]
     for recipe, result in rows[:most]:
         arm, size, accelerate, sleep = _key(recipe)
         grpo, seconds = recipe["grpo"], result.seconds
@@ -128,8 +127,8 @@ def table(rows: list[Row], most: int = 12) -> str:
         split = f"{grpo['per_device_train_batch_size']}x{grpo['gradient_accumulation_steps']}"
         lines.append(
             f"{arm:20} {size:2} {accelerate:14} {split:>8} {share:>5} {'yes' if sleep else '-':5} {result.verdict:7} "
-            f"{result.needed_bytes / GIB:6.1f} {seconds['step']:7.1f}  {longest} takes {seconds[longest] / seconds['step']:.0%}; "
-            f"memory peaks in {result.peak_phase}"
+            f"{result.needed_bytes / GIB:6.1f} {seconds['step']:7.1f}  "
+            f"{longest} takes {seconds[longest] / seconds['step']:.0%}; memory peaks in {result.peak_phase}"
         )
     if not rows:
         lines.append("nothing fits: more GPUs, or a smaller batch")

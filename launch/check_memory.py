@@ -44,9 +44,9 @@ def memory(recipe: dict) -> Iterator[Problem]:
         yield Problem(
             "cluster.gpu",
             cluster["gpu"],
-            f"weights, gradients and optimizer of model.path need {held / GIB:.1f} GiB of each {cluster['gpu']} in the phase {phase}{share} "
-            f"(accelerate: {recipe['accelerate']}, cluster.nodes x cluster.gpus_per_node = {derive(recipe)['ranks']}), and "
-            f"there are {result.visible_bytes / GIB:.1f}",
+            f"weights, gradients and optimizer of model.path need {held / GIB:.1f} GiB of each {cluster['gpu']} in the phase "
+            f"{phase}{share} (accelerate: {recipe['accelerate']}, cluster.nodes x cluster.gpus_per_node = "
+            f"{derive(recipe)['ranks']}), and there are {result.visible_bytes / GIB:.1f}",
             "more GPUs, accelerate: zero3 or zero3_offload, or sleep mode; `python -m launch plan` ranks the changes",
         )
         return

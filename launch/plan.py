@@ -18,7 +18,7 @@ from launch.shapes import KNOWN_ROWS, model_shape, parameters
 
 FITS, TIGHT, TOO_LARGE = "fits", "tight", "does not fit"
 MARGIN = 0.95  # of the device: above it a run fits on paper, and the next larger batch of the data may not
-STEP_ERROR = 0.5  # of the step's seconds: the worst over the runs that were not fitted (results/memory_h200/table.md)
+STEP_ERROR = 0.5  # of the step's seconds: 40 % was the worst over the runs that were not fitted, all on one GPU
 
 
 class Plan(NamedTuple):
@@ -208,13 +208,14 @@ def show(recipe: dict, result: Plan, gpu_gib: float | None = None, price: float 
                 + "".join(f"{value:13.2f}" if value else f"{'-':>13}" for value in values)
             )
     lines.append(f"  {'total':22}" + "".join(f"{sum(parts.values()) / GIB:13.2f}" for parts in result.phases.values()))
-    lines.append(f"  peak: {result.peak_phase}, {result.needed_bytes / GIB:.1f} GiB of tensors and context; the allocator may hold "
+    lines.append(f"  peak: {result.peak_phase}, {result.needed_bytes / GIB:.1f} GiB of tensors and context; torch may hold "
                  f"{result.peak_bytes / GIB:.1f}")  # fmt: skip
     lines.append(f"  host memory of a node: {memory.host_bytes(recipe, shape) / GIB:.0f} GiB; disk of a checkpoint: "
                  f"{memory.checkpoint_bytes(recipe, shape) / GIB:.0f} GiB")  # fmt: skip
     work = roofline.flops(recipe, shape)
-    lines += ["", f"A step: {derived['optimizer_batch'] * derived['max_sequence_tokens']} tokens at most, "
-              f"{sum(work.values()):.2e} operations; about {seconds['step']:.1f} s (+-{STEP_ERROR:.0%}), completions at their longest"]  # fmt: skip
+    tokens = derived["optimizer_batch"] * derived["max_sequence_tokens"]
+    lines.append(f"\nA step: {tokens} tokens at most, {sum(work.values()):.2e} operations; about {seconds['step']:.1f} s "
+                 f"(+-{STEP_ERROR:.0%}), completions at their longest")  # fmt: skip
     parts = ("generation", "score", "training", "optimizer", "sync", "rest")
     lines.append("  " + ", ".join(f"{name} {seconds[name]:.2f}" for name in parts) + " s; floors: generation "
                  f"{seconds['generation_floor']:.2f}, training {seconds['training_floor']:.2f} s")  # fmt: skip
@@ -236,3 +237,27 @@ def show(recipe: dict, result: Plan, gpu_gib: float | None = None, price: float 
                 f"  {text}: {other.needed_bytes / GIB:.1f} GiB, a step {other.seconds['step'] / seconds['step'] - 1:+.0%}"
             )
     return "\n".join(lines)
+
+
+def elsewhere(recipe: dict, count: int, gpu: str) -> dict:
+    """A copy of a resolved recipe on `count` GPUs of another kind, for its verdict: nodes of 8, its batch shared as evenly as
+    the ranks allow (rounded up), micro-batches no larger than its own, TP and server no larger than fit there."""
+    other = copy.deepcopy(recipe)
+    cluster, grpo, derived, server = other["cluster"], other["grpo"], derive(recipe), other["cluster"]["server"]
+    per_node, serving = min(count, 8), 0
+    if server:
+        serving = min(derived["server_gpus"], count // 2)
+        server.update(nodes=1, gpus_per_node=serving, on_training_node=True, data_parallel_size=1)
+        server["tensor_parallel_size"] = min(server["tensor_parallel_size"], serving)
+    ranks = count - serving
+    cluster.update(nodes=1, gpus_per_node=ranks, gpu=gpu)
+    if ranks % per_node == 0:
+        cluster.update(nodes=ranks // per_node, gpus_per_node=per_node)
+    if grpo.get("vllm_tensor_parallel_size"):
+        grpo["vllm_tensor_parallel_size"] = min(grpo["vllm_tensor_parallel_size"], per_node)
+    share = math.ceil(derived["optimizer_batch"] / ranks)
+    accumulation = math.ceil(share / grpo["per_device_train_batch_size"])
+    grpo.update(per_device_train_batch_size=math.ceil(share / accumulation), gradient_accumulation_steps=accumulation)
+    for name in ("generation_batch_size", "steps_per_generation"):
+        grpo.pop(name, None)
+    return other

@@ -25,6 +25,7 @@ FITTED = {
     "colocate_token_seconds": 0.00343,  # vLLM: one decoding step of all sequences, however few
     "generate_token_seconds": 0.03184,
     "training_share": 0.414,  # of the peak, in the forward and backward passes
+    "zero3_seconds": 0.333,  # of a micro-batch: DeepSpeed's hooks at every layer, which wait for the host
     "rest_seconds": 0.039,  # of a step, in none of the phases below
 }
 
@@ -42,7 +43,7 @@ def flops(recipe: dict, shape: dict) -> dict[str, float]:
 
 
 def step_seconds(recipe: dict, shape: dict, gpu: str) -> dict[str, float]:
-    """Seconds of one optimizer step: `step` the estimate, its parts, and the two `*_floor`s. Completions of the longest length."""
+    """Seconds of one optimizer step, completions at their longest: `step` the estimate, its parts, and the two floors."""
     peak, bandwidth, link = RATES[gpu]
     arm, grpo, derived = recipe["recipe"]["arm"], recipe["grpo"], derive(recipe)
     ranks, work, count = derived["ranks"], flops(recipe, shape), parameters(shape)
@@ -73,7 +74,8 @@ def step_seconds(recipe: dict, shape: dict, gpu: str) -> dict[str, float]:
     parts = {
         "generation": generation,
         "score": work["score"] / ranks / peak / FITTED["training_share"],
-        "training": max(training_floor / FITTED["training_share"], gathers * grpo["gradient_accumulation_steps"]),
+        "training": max(training_floor / FITTED["training_share"], gathers * grpo["gradient_accumulation_steps"])
+        + (FITTED["zero3_seconds"] * grpo["gradient_accumulation_steps"] if stage == 3 else 0.0),
         "optimizer": optimizer,
         "sync": 2 * count / (across if stage == 3 and ranks > 1 else bandwidth)
         if arm in ("colocate", "server")
@@ -85,21 +87,27 @@ def step_seconds(recipe: dict, shape: dict, gpu: str) -> dict[str, float]:
 
 def fit(rows: list[dict], parameters_of) -> dict[str, float]:
     """FITTED from measured rows (benchmarks/fit_memory.py): medians over the second and third step."""
-    peak, bandwidth, _ = RATES["H200-141GB"]
+    peak = RATES["H200-141GB"][0]
 
     def mean(row, phase):
         steps = row["phases"].get(phase, {})
         return statistics.mean(values["seconds"] for step, values in steps.items() if int(step) >= 2)
 
-    token, share, rest = {"colocate": [], "generate": []}, [], []
+    token, share, rest, hooks = {"colocate": [], "generate": []}, [], [], []
     for row in rows:
         arm, completion = row["item"]["arm"], row["item"]["completion"]
         if arm in token:
             token[arm].append(mean(row, "generate") / completion)
         if zero(row["recipe"])[0] == 0:
             share.append(flops(row["recipe"], row["shape"])["training"] / peak / mean(row, "forward_backward"))
+        if zero(row["recipe"])[0] == 3:
+            arithmetic = flops(row["recipe"], row["shape"])["training"] / peak / FITTED["training_share"]
+            hooks.append(
+                (mean(row, "forward_backward") - arithmetic) / row["recipe"]["grpo"]["gradient_accumulation_steps"]
+            )
         step = statistics.mean(step["seconds"] for step in row["steps"][1:])
         rest.append(step - sum(mean(row, phase) for phase in ("generate", "forward_backward", "optimizer")) -
                     (mean(row, "score") + mean(row, "sync") if arm == "colocate" else 0))  # fmt: skip
     return {f"{arm}_token_seconds": statistics.median(values) for arm, values in token.items()} | {
-        "training_share": statistics.median(share), "rest_seconds": statistics.median(rest)}  # fmt: skip
+        "training_share": statistics.median(share), "rest_seconds": statistics.median(rest),
+        "zero3_seconds": statistics.median(hooks)}  # fmt: skip

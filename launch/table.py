@@ -5,6 +5,8 @@ from pathlib import Path
 
 from launch.check_values import LABELS, SOURCED, label_of
 from launch.derived import derive
+from launch.memory import GIB
+from launch.plan import Plan, elsewhere, plan
 from launch.recipe import ROOT, load, read_yaml
 from launch.sweep import points, read_sweep
 
@@ -30,6 +32,16 @@ _SWEEPS = """
 `python -m launch sweep FILE` checks every point, then runs those without a finished record; `--dry-run` lists them.
 """
 
+_PLAN = """
+## Will it fit
+
+The planner's verdicts (`python -m launch plan RECIPE`), and the GiB that the busiest training GPU needs: on the recipe's own
+cluster, and with its batch shared by other ones (micro-batches no larger than its own, TP no larger than a node). `tight` is
+above 95 % of the GPU, or fits only once torch's allocator gives back what it caches. How far off the planner is:
+results/memory_h200/.
+"""
+_CLUSTERS = ((8, "H200-141GB"), (8, "H100-80GB"), (32, "A100-80GB"))
+
 
 def table() -> str:
     """The whole file, as Markdown."""
@@ -50,6 +62,16 @@ def table() -> str:
             hardware(recipe), *(str(counts[label]) for label in LABELS), hours, "run" if runs else "checked",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        _PLAN,
+        f"| recipe | own cluster | {' | '.join(f'{count} x {gpu}' for count, gpu in _CLUSTERS)} |",
+        "|---|---|---|---|---|",
+    ]
+    for path in sorted((ROOT / "recipes").glob("*.yaml")):
+        recipe = load(path)
+        if (own := plan(recipe)) is not None:
+            others = [plan(elsewhere(recipe, count, gpu)) for count, gpu in _CLUSTERS]
+            lines.append(f"| {recipe['name']} | {' | '.join(_verdict(one) for one in (own, *others))} |")
     lines += [_SWEEPS, "| sweep | claims | base | varies | points |", "|---|---|---|---|---|"]
     for path in sorted((ROOT / "recipes" / "sweeps").glob("*.yaml"), key=lambda path: (len(path.stem), path.stem)):
         sweep = read_sweep(path)
@@ -66,6 +88,10 @@ def table() -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _verdict(result: Plan) -> str:
+    return f"{result.verdict}, {result.needed_bytes / GIB:.0f}"
 
 
 def labels(recipe: dict) -> dict[str, int]:
