@@ -40,7 +40,24 @@ def summarize(run: Run) -> dict:
         "median_step_seconds": median(row["seconds"] for row in timed) if timed else None,
         "tokens_per_second": sum(row["completion_tokens"] for row in timed) / seconds if seconds else None,
         "phase_shares": phase_shares(run),
+        "sentinel": sentinel(run),
         "torn_lines": run.torn_lines,
+    }
+
+
+def sentinel(run: Run) -> dict | None:
+    """What the weight-sync sentinel saw: the mean difference of log-probabilities between engine and trainer (its level), and
+    how near the worst step came to the limit (1 is at it). None in an arm without an engine."""
+    seen = [row for row in run.train_steps() if row.get("sentinel/level") is not None]
+    if not seen:
+        return None
+    levels = [row["sentinel/level"] for row in seen]
+    nearness = [row["sentinel/level"] / row["sentinel/limit"] for row in seen if row["sentinel/limit"]]
+    return {
+        "steps": len(seen),
+        "median_level": median(levels),
+        "most_level": max(levels),
+        "nearest_to_limit": max(nearness) if nearness else None,
     }
 
 
