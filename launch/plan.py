@@ -88,13 +88,15 @@ def _short(recipe: dict, shape: dict, size: float, phases: dict) -> Iterator[str
 
 def auto_utilization(recipe: dict, gpu_gib: float | None = None) -> float:
     """The smallest share of the GPU, in hundredths, that holds the engine and all sequences of a generation at their longest;
-    less where the trainer leaves less. What stands for `vllm_gpu_memory_utilization: auto`.
+    less where the trainer leaves less. What stands for `vllm_gpu_memory_utilization: auto`; it is set in the recipe.
 
     Raises:
         ValueError: no share fits beside the trainer, or the model's shape is not known.
     """
     shape = model_shape(recipe["model"]["path"], recipe["model"]["revision"]) or {}
     gpu = recipe["cluster"]["gpu"]
+    if gpu == CPU:
+        return 0.3  # TRL's default; vLLM goes by VLLM_CPU_KVCACHE_SPACE there
     if gpu not in GPUS or parameters(shape) is None:
         raise ValueError("auto needs a GPU kind of launch/clusters.py, and a model whose config.json is here")
     size = visible(gpu, gpu_gib)

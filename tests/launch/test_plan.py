@@ -159,3 +159,11 @@ def test_the_peak_is_the_largest_phase():
     result = planned()
     assert result.needed_bytes == max(held(result, phase) for phase in result.phases)
     assert result.needed_bytes / GIB < 79.1
+
+
+def test_the_resolved_recipe_says_what_auto_became():
+    command = [sys.executable, "-m", "launch", "show", BASE, "--set", "grpo.vllm_gpu_memory_utilization=auto"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "vllm_gpu_memory_utilization: 0." in done.stdout
+    assert "auto, chosen by launch/plan.py" in done.stdout
