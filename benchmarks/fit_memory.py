@@ -1,6 +1,6 @@
 """Fits the planner's measured constants on one half of the campaign, and reports the error on the other.
 
-    python benchmarks/fit_memory.py            # results/memory_h200/table.md, and the constants for launch/
+    python benchmarks/fit_memory.py            # results/memory_h200/table.md, and launch/fitted.json
 
 The half is drawn by the seed in benchmarks/measure_memory.yaml. Left out: configurations that were not measured.
 """
@@ -16,7 +16,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.measure_memory import MODELS, configurations, recipe  # noqa: E402
 from launch import memory, roofline  # noqa: E402
 from launch.recipe import resolve  # noqa: E402
-from launch.shapes import KNOWN, parameters  # noqa: E402
+from launch.shapes import KNOWN  # noqa: E402
+from record import write_json  # noqa: E402
 
 RESULTS = ROOT / "results" / "memory_h200"
 NAMES = {"generation": "generate", "forward and backward": "forward_backward", "optimizer step": "optimizer"}
@@ -73,8 +74,8 @@ def fit(fitted: list[dict]) -> dict:
             own = peak(row, None, "peak_allocated_bytes") - (engine_bytes(row) - workspace)
             reserve[stage].append((peak(row, None, "peak_reserved_bytes") - engine_bytes(row)) / own - 1)
     median = statistics.median
-    return {"hidden_bytes": round(median(hidden), 1), "context_bytes": round(median(context) / GIB, 2),
-            "reserve": {stage: round(median(values), 3) for stage, values in reserve.items() if values}}  # fmt: skip
+    return {"hidden_bytes": round(median(hidden), 1), "context_bytes": round(median(context)),
+            "reserve": {str(stage): round(median(values), 3) for stage, values in reserve.items()}}  # fmt: skip
 
 
 def tensors(parts: dict, row: dict) -> float:
@@ -122,15 +123,16 @@ def report(measured: list[dict]) -> str:
 
 if __name__ == "__main__":
     measured = rows()
-    print(json.dumps(fit([row for row in measured if row["half"] == "fitted"])))
-    print(
-        json.dumps(
-            {
-                key: round(value, 5)
-                for key, value in roofline.fit([r for r in measured if r["half"] == "fitted"], parameters).items()
-            }
-        )
-    )
+    fitted = [row for row in measured if row["half"] == "fitted"]
+    constants = {
+        "memory": fit(fitted),
+        "roofline": {name: round(value, 5) for name, value in roofline.fit(fitted).items()},
+    }
+    constants["memory"]["reserve"]["1"] = constants["memory"]["reserve"][
+        "2"
+    ]  # not measured: stage 1 steps as stage 2 does
+    write_json(ROOT / "launch" / "fitted.json", constants)
+    memory.FITTED, roofline.FITTED = constants["memory"], constants["roofline"]
     text = report(measured)
     print(text)
     (RESULTS / "table.md").write_text(text + "\n")

@@ -6,16 +6,18 @@ Sources: ZeRO, arXiv 1910.02054, section 3 (states); Korthikanti et al., arXiv 2
 benchmarks/fit_memory.py, over the fitted half of results/memory_h200.
 """
 
+import json
+from pathlib import Path
+
 from launch.derived import derive
 from launch.shapes import parameters
 
 GIB = 2**30
-# launch/plan.py says how far off they leave the other half. Bytes; shares of the trainer's own memory by ZeRO stage.
-FITTED = {
-    "hidden_bytes": 28.1,  # kept per token, layer and hidden unit: two RMSNorms in float32, attention's inputs and output
-    "context_bytes": 1.3 * GIB,  # CUDA context, cuBLAS workspaces, loaded kernels: the driver's account less torch's
-    "reserve": {0: 0.067, 1: 0.153, 2: 0.153, 3: 0.328},  # what torch's allocator holds beyond the tensors' peak
-}
+# launch/fitted.json, by ZeRO stage where it says so:
+#     hidden_bytes    kept per token, layer and hidden unit: two RMSNorms in float32, attention's inputs and output
+#     context_bytes   CUDA context, cuBLAS workspaces, loaded kernels: the driver's account less torch's
+#     reserve         what torch's allocator holds beyond the tensors' peak, as a share of the trainer's own
+FITTED = json.loads((Path(__file__).parent / "fitted.json").read_text())["memory"]
 BATCHED_TOKENS = 4096  # TRL gives vLLM this max_num_batched_tokens
 SUB_GROUP = 10**9  # DeepSpeed's sub_group_size: ZeRO-3 steps the optimizer over so many parameters at a time
 MAX_LIVE = 10**9  # DeepSpeed's stage3_max_live_parameters: gathered at once, at most
@@ -225,7 +227,7 @@ def phases(
     )
     for held_then in table.values():
         held_then["context"] = FITTED["context_bytes"]
-        held_then["reserve"] = FITTED["reserve"][stage] * sum(held_then.get(name, 0.0) for name in own)
+        held_then["reserve"] = FITTED["reserve"][str(stage)] * sum(held_then.get(name, 0.0) for name in own)
     return table
 
 

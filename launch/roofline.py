@@ -6,7 +6,9 @@ results/memory_h200 (benchmarks/fit_memory.py), all on one H200; other kinds are
 their links' nominal rates: estimates, not measurements.
 """
 
+import json
 import statistics
+from pathlib import Path
 
 from launch.derived import derive
 from launch.memory import kv_bytes_per_token, states, zero
@@ -21,13 +23,12 @@ RATES = {
 }  # fmt: skip
 BETWEEN_NODES = 50e9  # bytes a second a GPU: one 400 Gb/s adapter for each
 HOST_ADAM = 30e9  # bytes of optimizer state a second a rank, where Adam runs on the CPU: a guess, not measured
-FITTED = {
-    "colocate_token_seconds": 0.00343,  # vLLM: one decoding step of all sequences, however few
-    "generate_token_seconds": 0.03184,
-    "training_share": 0.414,  # of the peak, in the forward and backward passes
-    "zero3_seconds": 0.333,  # of a micro-batch: DeepSpeed's hooks at every layer, which wait for the host
-    "rest_seconds": 0.039,  # of a step, in none of the phases below
-}
+# launch/fitted.json:
+#     *_token_seconds   one decoding step of all sequences, however few: vLLM, and generate()
+#     training_share    of the peak, in the forward and backward passes
+#     zero3_seconds     of a micro-batch: DeepSpeed's hooks at every layer, which wait for the host
+#     rest_seconds      of a step, in no phase
+FITTED = json.loads((Path(__file__).parent / "fitted.json").read_text())["roofline"]
 
 
 def flops(recipe: dict, shape: dict) -> dict[str, float]:
@@ -85,29 +86,40 @@ def step_seconds(recipe: dict, shape: dict, gpu: str) -> dict[str, float]:
     return {"step": sum(parts.values())} | parts | {"generation_floor": floor, "training_floor": training_floor}
 
 
-def fit(rows: list[dict], parameters_of) -> dict[str, float]:
+def fit(rows: list[dict]) -> dict[str, float]:
     """FITTED from measured rows (benchmarks/fit_memory.py): medians over the second and third step."""
-    peak = RATES["H200-141GB"][0]
 
-    def mean(row, phase):
-        steps = row["phases"].get(phase, {})
-        return statistics.mean(values["seconds"] for step, values in steps.items() if int(step) >= 2)
+    def mean(row, *phases):
+        steps = [
+            values["seconds"]
+            for phase in phases
+            for step, values in row["phases"].get(phase, {}).items()
+            if int(step) >= 2
+        ]
+        return sum(steps) / (len(row["steps"]) - 1)
 
-    token, share, rest, hooks = {"colocate": [], "generate": []}, [], [], []
-    for row in rows:
-        arm, completion = row["item"]["arm"], row["item"]["completion"]
-        if arm in token:
-            token[arm].append(mean(row, "generate") / completion)
-        if zero(row["recipe"])[0] == 0:
-            share.append(flops(row["recipe"], row["shape"])["training"] / peak / mean(row, "forward_backward"))
-        if zero(row["recipe"])[0] == 3:
-            arithmetic = flops(row["recipe"], row["shape"])["training"] / peak / FITTED["training_share"]
-            hooks.append(
-                (mean(row, "forward_backward") - arithmetic) / row["recipe"]["grpo"]["gradient_accumulation_steps"]
-            )
-        step = statistics.mean(step["seconds"] for step in row["steps"][1:])
-        rest.append(step - sum(mean(row, phase) for phase in ("generate", "forward_backward", "optimizer")) -
-                    (mean(row, "score") + mean(row, "sync") if arm == "colocate" else 0))  # fmt: skip
-    return {f"{arm}_token_seconds": statistics.median(values) for arm, values in token.items()} | {
-        "training_share": statistics.median(share), "rest_seconds": statistics.median(rest),
-        "zero3_seconds": statistics.median(hooks)}  # fmt: skip
+    def arithmetic(row):
+        return flops(row["recipe"], row["shape"])["training"] / RATES["H200-141GB"][0]
+
+    def token(arm):
+        return [mean(row, "generate") / row["item"]["completion"] for row in rows if row["item"]["arm"] == arm]
+
+    stages = [zero(row["recipe"])[0] for row in rows]
+    training = [(row, mean(row, "forward_backward")) for row in rows]
+    share = statistics.median(
+        arithmetic(row) / seconds for (row, seconds), stage in zip(training, stages, strict=True) if stage == 0
+    )
+    hooks = [
+        (seconds - arithmetic(row) / share) / row["item"]["accumulation"]
+        for (row, seconds), stage in zip(training, stages, strict=True)
+        if stage == 3
+    ]
+    timed = ("generate", "forward_backward", "optimizer", "score", "sync")
+    rest = [statistics.mean(step["seconds"] for step in row["steps"][1:]) - mean(row, *timed) for row in rows]
+    return {
+        "colocate_token_seconds": statistics.median(token("colocate")),
+        "generate_token_seconds": statistics.median(token("generate")),
+        "training_share": share,
+        "zero3_seconds": statistics.median(hooks),
+        "rest_seconds": statistics.median(rest),
+    }
