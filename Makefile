@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed-$(shell cat requirements/*.txt | sha256sum | cut 
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 TORCH := torch==2.13.0+cpu
 
-.PHONY: help tiny test lint check bench-rewards fuzz-rewards clean
+.PHONY: help tiny test lint check bench-rewards fuzz-rewards bench-memory generated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -32,6 +32,15 @@ bench-rewards: $(INSTALLED) ## grading throughput against TRL's accuracy_reward,
 
 fuzz-rewards: $(INSTALLED) ## 100,000 mutated golds and completions through the grader (about half an hour)
 	$(BIN)/python tests/rewards/fuzz_rewards.py --count 100000
+
+bench-memory: ## peak memory of 30 configurations on one GPU (environment.yml), then the planner's fit
+	$(PYTHON) benchmarks/measure_memory.py
+	$(PYTHON) benchmarks/fit_memory.py
+
+generated: $(INSTALLED) ## recipes/README.md, the snapshots of TRL's arguments and the README's tree, made anew
+	$(BIN)/python -m launch table --write
+	$(BIN)/python -m tests.recipes.snapshot --write
+	$(BIN)/python -m tests.readme_tree --write
 
 clean: ## remove the environment (records under runs/ stay)
 	rm -rf $(VENV)

@@ -93,7 +93,10 @@ def data(recipe: dict) -> Iterator[Problem]:
         ):
             if section[key] not in allowed:
                 yield _unlike(
-                    f"data.{key}", section[key], f"must be one that data.path = {path} has", [item for item in allowed if item]
+                    f"data.{key}",
+                    section[key],
+                    f"must be one that data.path = {path} has",
+                    [item for item in allowed if item],
                 )
 
 

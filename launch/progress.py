@@ -47,7 +47,9 @@ class Progress:
         if self._bar:
             self._bar.update(self._task, completed=row["step"], total=self._steps, description=reward)
         else:
-            self.say(f"step {row['step']}/{self._steps or '?'}  {reward}  {row['seconds']:.2f} s  {row['tokens']} tokens")
+            self.say(
+                f"step {row['step']}/{self._steps or '?'}  {reward}  {row['seconds']:.2f} s  {row['tokens']} tokens"
+            )
 
     def close(self) -> None:
         if self._bar:
