@@ -25,6 +25,7 @@ LINES = {
     "recipes/README.md": "the table of recipes: experiment, claim, hardware, status, what is published (generated)",
     "launch/grpo_arguments.json": "GRPOConfig's names, types and defaults in TRL 1.16.0, so that a check needs no torch",
     "launch/system_prompts.yaml": "the system prompts by name, in one place",
+    "launch/fitted.json": "the planner's few fitted constants, as benchmarks/fit_memory.py wrote them",
     "rewards/README.md": "formula, range, source and None of each reward; the grading policy and its limits",
     "tiny/README.md": "the tiny experiment: its task, its warm-up, where it starts",
     "tiny/__init__.py": "the folder can be run with python -m",
