@@ -32,8 +32,8 @@ def export(run: Run, path: Path) -> None:
                 + [f"--set {override}" for override in manifest["overrides"]]
             ),
             "git": manifest["git"],
-            "packages": manifest["packages"],
-            "hardware": manifest["hardware"] | manifest["host"],
+            "packages": manifest.get("packages"),  # the ranks write both: a run that ended before has neither
+            "hardware": (manifest.get("hardware") or {}) | manifest["host"],
             "start": manifest["start"],
             "end": manifest["end"],
             "exit": manifest["exit"],

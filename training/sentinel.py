@@ -26,9 +26,9 @@ SCORED_COMPLETIONS = 4
 LEARNING_STEPS = 10
 
 # An alarm is a level this many times the learnt one, or more where the level itself scatters (see `Sentinel.limit`). Healthy
-# means were 3e-7 to 4e-7 in float32 on CPUs and 1e-4 to 1e-3 in bfloat16 on an H200 with vLLM 0.25.1, each within a factor
-# of 3 of its run's median; weights that are one update old gave 1e3 times the level and more in float32
-# (results/arms/sentinel.json).
+# means were 2.4e-7 to 4.2e-7 in float32 on CPUs (200 steps, never above 0.14 of the limit), and 1e-4 to 1e-3 in bfloat16 over
+# several runs on an H200 with vLLM 0.25.1; weights that are one update old gave 2,000 times the level and more in float32
+# (results/arms/). In bfloat16 at small learning rates one update hides in the rounding: a fault shows once it has added up.
 LEAST_FACTOR, MOST_FACTOR = 10.0, 100.0
 SCATTERS = 6.0
 
