@@ -31,7 +31,7 @@ bench-rewards: $(INSTALLED) ## grading throughput against TRL's accuracy_reward,
 	$(BIN)/python benchmarks/bench_rewards.py
 
 fuzz-rewards: $(INSTALLED) ## 100,000 mutated golds and completions through the grader (about half an hour)
-	$(BIN)/python tests/rewards/fuzz_rewards.py --count 100000
+	$(BIN)/python tests/rewards/fuzz_rewards.py --count 100000 --time-seconds 5
 
 bench-memory: ## peak memory of 30 configurations on one GPU (environment.yml), then the planner's fit
 	$(PYTHON) benchmarks/measure_memory.py
