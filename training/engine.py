@@ -116,25 +116,3 @@ def _reload_on_cpu(engine: VLLMGeneration) -> None:
         runner.reload_weights(weights_iterator=((name, weight.clone()) for name, weight in engine._iter_named_params()))
         repack_heads(runner.get_model())
     engine.llm.reset_prefix_cache()
-
-
-def engine_log_probs(
-    engine: VLLMGeneration, prompt_ids: list[list[int]], completion_ids: list[list[int]]
-) -> list[list[float]]:
-    """Log-probabilities that the engine's own weights give to completions, by prefilling them (no sampling).
-
-    Returns one list a completion, one value a completion token, natural logarithm, at temperature 1.
-    """
-    from vllm import SamplingParams
-
-    params = SamplingParams(max_tokens=1, temperature=1.0, prompt_logprobs=0)
-    prompts = [
-        {"prompt_token_ids": [*prompt, *completion]}
-        for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
-    ]
-    engine.llm.reset_prefix_cache()
-    outputs = engine.llm.generate(prompts, sampling_params=params, use_tqdm=False)
-    return [
-        [output.prompt_logprobs[len(prompt) + i][token].logprob for i, token in enumerate(completion)]
-        for output, prompt, completion in zip(outputs, prompt_ids, completion_ids, strict=True)
-    ]

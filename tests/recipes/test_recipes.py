@@ -10,12 +10,9 @@ import pytest
 from launch.recipe import ROOT, load, read_yaml
 from launch.shrink import shrink
 from launch.table import README, table
-from tests.recipes.shrunk import rehearsal, run_rehearsals
 from tests.recipes.snapshot import FOLDER, RECIPES, moved, snapshot_path
 
 OF_THE_PAPER = [path for path in RECIPES if not path.name.startswith("tiny_")]
-STARTED = [path for path in OF_THE_PAPER if "server" not in path.name or path.name == "qwen1.5b_server.yaml"]
-WITHOUT_ENGINE = [path for path in OF_THE_PAPER if path not in STARTED]
 ids = lambda path: path.name.removesuffix(".yaml")  # noqa: E731
 
 
@@ -103,7 +100,7 @@ def test_a_shrunk_recipe_keeps_its_architecture(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", STARTED, ids=ids)
+@pytest.mark.parametrize("path", OF_THE_PAPER, ids=ids)
 def test_a_shrunk_recipe_runs_two_steps(path, tmp_path):
     done = subprocess.run(
         [
@@ -122,11 +119,3 @@ def test_a_shrunk_recipe_runs_two_steps(path, tmp_path):
     assert [step["step"] for step in steps if step["split"] == "train"] == [1, 2]
     assert all(step["tokens"] > 0 for step in steps if step["split"] == "train")
     assert ("sleep_mode: dropped" in done.stderr) == path.name.startswith("qwen72b_colocate")
-
-
-@pytest.mark.slow
-def test_the_other_server_recipes_train_without_their_server(tmp_path):
-    recipes = [rehearsal(read_yaml(path), ids(path)) for path in WITHOUT_ENGINE]
-    for name, outcome in run_rehearsals(recipes, tmp_path, timeout_seconds=500).items():
-        assert outcome["error"] is None, f"{name}: {outcome['error']}"
-        assert outcome["steps"] == 2
