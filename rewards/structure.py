@@ -91,7 +91,8 @@ _CLOSE = {")", "]", "}", r"\}"}
 _RELATIONS = {"=", "<", ">", r"\leq", r"\geq", r"\neq", r"\in", r"\approx"}
 _LIST_SEPARATORS = {",", ";", "and", "or"}
 
-_MATRIX = re.compile(r"\\begin\{([pbB]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
+_MATRIX = re.compile(r"\\begin\{((?:[pbB]|small)?matrix|array)\}(.*)\\end\{\1\}", re.DOTALL)
+_COLUMNS = re.compile(r"\{[lcr| ]*\}")  # of an array
 _CHOICE = re.compile(r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer):? )?\(?([A-J])\)?")
 _CHOICE_REST = re.compile(r"(?:\(([A-J])\)|([A-J])[.:)]) ?([^\s+\-*/^=_(].*)", re.DOTALL)
 _BASED = re.compile(r"\(?([0-9A-Fa-f]{1,400})\)?_ ?\{? ?(?:\\text\{ ?([a-z]+) ?\}|([0-9]{1,2})) ?\}?")
@@ -164,6 +165,8 @@ def parse(text: str) -> Node:  # noqa: PLR0911
             return _items(brackets, parts) if parts[0] else Value(r"\emptyset")
         if brackets == "()" and len(parts) == 1 and parts[0]:
             return parse(content)
+        if brackets == "[]" and (matrix := _matrix(content)):  # \left[\begin{matrix} ..., as sympy prints it
+            return matrix
     return _matrix(text) or _relation(text) or _ratio(text) or _based(text) or _value(text)
 
 
@@ -228,7 +231,10 @@ def _matrix(text: str) -> Matrix | None:
     match = _MATRIX.fullmatch(text)
     if match is None or "\\begin" in match.group(2) or len(text) > 20_000:
         return None
-    lines = [line for line in match.group(2).split(r"\\") if line.strip()]
+    cells = match.group(2).strip()
+    if match.group(1) == "array" and (columns := _COLUMNS.match(cells)):
+        cells = cells[columns.end() :]
+    lines = [line for line in cells.split(r"\\") if line.strip()]
     return Matrix(tuple(tuple(cell.strip() for cell in line.split("&")) for line in lines))
 
 
