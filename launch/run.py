@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+import re
 import shlex
 import shutil
 import signal
@@ -182,10 +183,12 @@ def _conclude(folder: RunFolder, returncode: int | None, asked_to_stop: list[int
     refused = bool(errors) and errors[0]["kind"] == "Refused"
     if server and server.cause:  # what the ranks then say of it only follows
         refused, errors, cause = False, [], server.cause
+    elif killed := _killed_rank(folder):
+        refused, errors, cause = False, [], killed
     elif errors:
         cause = f"rank {errors[0]['rank']}: {errors[0]['kind']}: {errors[0]['message']}"
     else:
-        cause = _killed_rank(folder) or f"torchrun ended with exit code {returncode}"
+        cause = f"torchrun ended with exit code {returncode}"
     folder.finish("failed", cause)
     print(f"failed: {cause}", file=sys.stderr)
     if not refused:
@@ -199,11 +202,14 @@ def _conclude(folder: RunFolder, returncode: int | None, asked_to_stop: list[int
 
 
 def _killed_rank(folder: RunFolder) -> str | None:
-    """torchrun's own word on a rank that died without leaving an error (a signal, the out-of-memory killer)."""
-    lines = (folder.logs_path / "torchrun.log").read_text(errors="replace").splitlines()
-    for line in lines:
-        if "failed (exitcode:" in line:
-            return line[line.index("failed (exitcode:") :].split(") of binary")[0].split(") local_rank")[0] + ")"
+    """torchrun's own word on a rank that a signal ended (the out-of-memory killer's, for one): it leaves no error behind,
+    and what the other ranks then say of lost connections only follows from it."""
+    text = (folder.logs_path / "torchrun.log").read_text(errors="replace")
+    root = text[text.rfind("Root Cause") :] if "Root Cause" in text else ""
+    rank = re.search(r"rank +: (\d+)", root)
+    code = re.search(r"exitcode +: -(\d+)", root)
+    if rank and code:
+        return f"rank {rank[1]} was killed by {signal.Signals(int(code[1])).name} (exit code -{code[1]})"
     return None
 
 

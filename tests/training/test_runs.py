@@ -226,7 +226,7 @@ def test_what_only_a_rank_can_see_is_refused_before_any_engine(tmp_path):
         (data / f"{split}.jsonl").write_text('{"problem": "1 + 1 =", "answer": null}\n')
     outcome = launch("recipes/tiny_colocate.yaml", tmp_path / "runs", [*SHORT, f"data.path={data}"])
     assert outcome.code == 2, outcome.output
-    assert "no row of the split train is left" in outcome.output
+    assert "0 rows of the split train are left" in outcome.output
     assert "engines ready" not in outcome.output
     assert outcome.run.manifest["exit"]["status"] == "failed"
     assert processes_of(tmp_path) == []
