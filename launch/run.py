@@ -183,7 +183,7 @@ def _conclude(folder: RunFolder, returncode: int | None, asked_to_stop: list[int
     refused = bool(errors) and errors[0]["kind"] == "Refused"
     if server and server.cause:  # what the ranks then say of it only follows
         refused, errors, cause = False, [], server.cause
-    elif killed := _killed_rank(folder):
+    elif killed := killed_rank(folder):
         refused, errors, cause = False, [], killed
     elif errors:
         cause = f"rank {errors[0]['rank']}: {errors[0]['kind']}: {errors[0]['message']}"
@@ -201,15 +201,22 @@ def _conclude(folder: RunFolder, returncode: int | None, asked_to_stop: list[int
     return REFUSED if refused else FAILED
 
 
-def _killed_rank(folder: RunFolder) -> str | None:
+def killed_rank(folder: RunFolder) -> str | None:
     """torchrun's own word on a rank that a signal ended (the out-of-memory killer's, for one): it leaves no error behind,
-    and what the other ranks then say of lost connections only follows from it."""
+    and what the other ranks then say of lost connections only follows from it. torchrun's root cause may be such a
+    follower: it goes by whole seconds."""
     text = (folder.logs_path / "torchrun.log").read_text(errors="replace")
-    root = text[text.rfind("Root Cause") :] if "Root Cause" in text else ""
-    rank = re.search(r"rank +: (\d+)", root)
-    code = re.search(r"exitcode +: -(\d+)", root)
-    if rank and code:
-        return f"rank {rank[1]} was killed by {signal.Signals(int(code[1])).name} (exit code -{code[1]})"
+    closed_by_torchrun = set(re.findall(r"Sending process (\d+) closing signal", text))
+    killed = [
+        (int(rank), signal.Signals(int(number)))
+        for rank, number, pid in re.findall(r"rank +: (\d+) [^\n]*\n +exitcode +: -(\d+) \(pid: (\d+)\)", text)
+        if pid not in closed_by_torchrun
+    ]
+    # a watchdog that misses a peer aborts its own rank: the word of a follower too
+    killed.sort(key=lambda entry: entry[1] == signal.SIGABRT)
+    if killed and (killed[0][1] != signal.SIGABRT or not folder.errors()):
+        rank, number = killed[0]
+        return f"rank {rank} was killed by {number.name} (exit code -{number.value})"
     return None
 
 
