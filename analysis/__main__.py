@@ -28,7 +28,7 @@ def main() -> int:
     verb.add_argument("runs", type=Path, nargs="+")
     verb.add_argument("--export", type=Path, metavar="FILE", help="as a JSON file to commit under results/ too")
     verb.set_defaults(verb=compare_verb)
-    verb = verbs.add_parser("learning", help="exported runs of several arms: did they learn the same? And a plot")
+    verb = verbs.add_parser("learning", help="exported runs of several arms: did they learn the same? With figures")
     verb.add_argument("folder", type=Path)
     verb.set_defaults(verb=learning_verb)
     arguments = parser.parse_args()
@@ -72,7 +72,8 @@ def learning_verb(arguments) -> None:
 
     result = learning.compare(load_results(arguments.folder))
     print(learning.table(result))
-    print(f"  plot  {learning.draw(result, arguments.folder / 'learning.png')}")
+    for path in learning.draw(result, arguments.folder):
+        print(f"  figure  {path}")
 
 
 if __name__ == "__main__":

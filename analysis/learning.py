@@ -13,7 +13,6 @@ import numpy
 
 RESAMPLES = 20_000
 OUTCOMES = {"held_out_accuracy": "held-out accuracy", "reward_area": "area under the reward curve"}
-_COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
 
 
 def outcomes(result: dict) -> dict[str, float]:
@@ -91,30 +90,16 @@ def table(result: dict) -> str:
     return "\n".join(lines)
 
 
-def draw(result: dict, path: Path) -> Path:
-    """The reward curves (mean over seeds, band from lowest to highest) and both outcomes with their intervals, as a PNG."""
-    import matplotlib
+def draw(result: dict, folder: Path) -> list[Path]:
+    """The reward curves (mean over seeds, band from lowest to highest) and the outcomes with their intervals, as PNGs."""
+    from analysis.figures import accuracy_bars, reward_curves
+    from analysis.style import save
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 3, figsize=(12, 4), layout="constrained", width_ratios=(2.2, 1, 1))
-    for color, (arm, curves) in zip(_COLORS, result["curves"].items(), strict=False):
-        steps = numpy.arange(1, curves.shape[1] + 1)
-        axes[0].plot(steps, curves.mean(axis=0), color=color, label=arm.replace("_", " "))
-        axes[0].fill_between(steps, curves.min(axis=0), curves.max(axis=0), color=color, alpha=0.12, linewidth=0)
-    axes[0].set(xlabel="optimizer step", ylabel="training reward (0 to 1)", ylim=(0, 1))
-    axes[0].legend(loc="lower right")
-    axes[0].grid(alpha=0.3)
-    for axis, (outcome, label) in zip(axes[1:], OUTCOMES.items(), strict=True):
-        for place, (color, entry) in enumerate(zip(_COLORS, result["arms"].values(), strict=False)):
-            found = entry[outcome]
-            axis.plot([place] * len(found["values"]), found["values"], "o", color=color, alpha=0.35, markersize=4)
-            errors = [[found["mean"] - found["low"]], [found["high"] - found["mean"]]]
-            axis.errorbar(place, found["mean"], yerr=errors, fmt="D", color=color, capsize=4, markersize=5)
-        axis.set_xticks(range(len(result["arms"])), [arm.replace("_", "\n") for arm in result["arms"]], fontsize=8)
-        axis.set_title(label, fontsize=10)
-        axis.grid(alpha=0.3, axis="y")
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return path
+    groups = [
+        (label, [{"arm": arm} | entry[outcome] for arm, entry in result["arms"].items()])
+        for outcome, label in OUTCOMES.items()
+    ]
+    return [
+        save(reward_curves(result["curves"]), folder / "reward_curves.png"),
+        save(accuracy_bars(groups, "mean over seeds, 0 to 1"), folder / "outcomes.png"),
+    ]

@@ -103,34 +103,13 @@ def table(run: Run) -> str:
 
 
 def draw_reward_curve(run: Run, path: Path) -> Path:
-    """Training reward per step, and the held-out accuracy before and after, as a PNG. Returns its path."""
-    import matplotlib
+    """Training reward per step, and the held-out accuracy where it was measured, as a PNG. Returns its path."""
+    from analysis.figures import reward_curve
+    from analysis.style import save
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    steps, key = run.train_steps(), accuracy_key(run)
-    points = [(row["step"], row["reward"]) for row in steps if row.get("reward") is not None]
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    axes.plot(
-        [step for step, _ in points],
-        [reward for _, reward in points],
-        color="#1f77b4",
-        label="training reward (mean of a step)",
-    )
-    if key:
-        held_out = [(row["step"], row[key]) for row in run.evaluations() if row.get(key) is not None]
-        axes.plot(  # points alone: between them nothing was measured
-            [step for step, _ in held_out], [value for _, value in held_out], "o", color="#d62728", label="held-out accuracy",
-        )  # fmt: skip
-    axes.set_xlabel("optimizer step")
-    axes.set_ylabel(
-        "reward, accuracy (0 to 1)" if len(run.manifest["recipe"]["rewards"]) == 1 else "reward (weighted sum)"
-    )
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    axes.set_title(f"{run.manifest['recipe']['name']}, seed {run.manifest['seed']}")
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return path
+    key, recipe = accuracy_key(run), run.manifest["recipe"]
+    rewards = [(row["step"], row["reward"]) for row in run.train_steps() if row.get("reward") is not None]
+    held_out = [(row["step"], row[key]) for row in run.evaluations() if key and row.get(key) is not None]
+    label = "reward, accuracy (0 to 1)" if len(recipe["rewards"]) == 1 else "reward (weighted sum)"
+    title = f"{recipe['name']}, seed {run.manifest['seed']}"
+    return save(reward_curve(rewards, held_out, recipe["recipe"]["arm"], title, label), path)

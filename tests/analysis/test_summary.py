@@ -6,6 +6,7 @@ import re
 import pytest
 
 from analysis.load import load_run
+from analysis.style import ARMS, HELD_OUT
 from analysis.summary import draw_reward_curve, phase_shares, summarize, table
 from record import LineWriter, RunFolder
 
@@ -98,12 +99,12 @@ def test_torn_lines_are_counted(tmp_path):
 
 def test_the_reward_curve_is_a_picture_with_its_points(tmp_path):
     from matplotlib import image
+    from matplotlib.colors import to_rgb
 
     run = make_run(
         tmp_path / "run", [evaluation(0, 0.2), *[step(n, 1.0, 1, n / 20) for n in range(1, 20)], evaluation(19, 0.9)]
     )
     pixels = image.imread(draw_reward_curve(run, tmp_path / "reward.png"))[:, :, :3]
     assert pixels.shape[0] > 300
-    blue = (abs(pixels - [0x1F / 255, 0x77 / 255, 0xB4 / 255]).sum(axis=2) < 0.05).sum()
-    red = (abs(pixels - [0xD6 / 255, 0x27 / 255, 0x28 / 255]).sum(axis=2) < 0.05).sum()
-    assert min(blue, red) > 100, "the reward's line and the held-out points are both drawn"
+    for color in (ARMS["colocate"].color, HELD_OUT):
+        assert (abs(pixels - to_rgb(color)).sum(axis=2) < 0.05).sum() > 100, "the reward's line and the held-out points"
