@@ -1,22 +1,15 @@
 """Two arms that did the same work, side by side: throughput in three readings, who waited how long, and the spread over runs.
 
-Each figure is of the training steps after the first, which carries compilation and other first-time costs:
-
-    completions_per_second     completions sampled and trained on, over the wall time of the steps: what a person waits for
-    per_device                 that over all devices that the run holds, the server's too
-    normalised                 that times all devices over training devices, as the post scales its server arm (8/7)
-    trainers_idle              share of the time in which a trainer waits for the server's answer or for other ranks; mean
-    server_idle                share of the time in which the server has no request; None without a server
-    devices_idle               both, weighted by devices
-
-A device is a GPU, or without GPUs a rank or a server worker (one core each, as the launcher starts them).
+Each figure is a metric of analysis/metrics.py: raw throughput, per device, the post's normalisation, and idle shares.
 """
 
 from collections.abc import Iterable
 from statistics import median
 
+from analysis.frames import frames
 from analysis.load import Run
-from record import write_json
+from analysis.metrics import devices, measure
+from record import SCHEMA_VERSION, write_json
 
 FIGURES = (
     "completions_per_second", "per_device", "normalised", "trainers_idle", "server_idle", "devices_idle", "median_step_seconds",
@@ -29,53 +22,20 @@ def figures(run: Run) -> dict:
     Raises:
         ValueError: it did not finish, or has fewer than two steps.
     """
-    timed = [row["seconds"] for row in run.train_steps()[1:]]
-    if run.status != "finished" or not timed:
-        raise ValueError(f"{run.path}: status {run.status}, {len(timed)} timed steps: nothing to compare")
-    recipe, derived = run.manifest["recipe"], run.manifest["derived"]
-    server = recipe["cluster"]["server"]
-    ranks, workers = derived["ranks"], server["nodes"] * server["gpus_per_node"] if server else 0
-    rate = len(timed) * derived["optimizer_batch"] / sum(timed)
-    trainers_idle = _mean(_idle_share(intervals, bool(server)) for intervals in run.phases.values())
-    server_idle = 1 - busy_share(run) if server else None
-    devices = ranks + workers
+    tables = frames(run)
+    values, missing = measure(tables, FIGURES)
+    if run.status != "finished" or missing:
+        why = "; ".join(dict.fromkeys(missing.values()))
+        raise ValueError(f"{run.path}: status {run.status}: nothing to compare{f' ({why})' if why else ''}")
+    recipe = run.manifest["recipe"]
     return {
         "run": run.path.name,
         "recipe": recipe["name"],
         "arm": recipe["recipe"]["arm"],
-        "devices": devices,
-        "steps": len(timed),
-        "completions_per_second": rate,
-        "per_device": rate / devices,
-        "normalised": rate * devices / ranks,
-        "trainers_idle": trainers_idle,
-        "server_idle": server_idle,
-        "devices_idle": (trainers_idle * ranks + (server_idle or 0.0) * workers) / devices,
-        "median_step_seconds": median(timed),
-    }
-
-
-def _steady(intervals: list[dict]) -> list[dict]:
-    return [row for row in intervals if row["split"] == "train" and row["step"] > 1]
-
-
-def _idle_share(intervals: list[dict], has_server: bool) -> float:
-    """With a server, sampling is waiting: the rank that asked sleeps on a socket, the others in a broadcast."""
-    waiting = {"wait", "generate"} if has_server else {"wait"}
-    steady = _steady(intervals)
-    return sum(row["seconds"] for row in steady if row["phase"] in waiting) / sum(row["seconds"] for row in steady)
-
-
-def busy_share(run: Run) -> float:
-    """Share of rank 0's training time, after the first step, in which the server had a request."""
-    total = busy = 0.0
-    for row in _steady(run.phases[0]):
-        start, end = row["start_unix_seconds"], row["start_unix_seconds"] + row["seconds"]
-        total += row["seconds"]
-        for interval in run.server_phases:
-            begun = interval["start_unix_seconds"]
-            busy += max(0.0, min(end, begun + interval["seconds"]) - max(start, begun))
-    return busy / total
+        "seed": run.manifest.get("seed"),
+        "devices": devices(tables),
+        "steps": len(tables.timed),
+    } | values
 
 
 def compare(runs: list[Run]) -> dict:
@@ -112,11 +72,6 @@ def spread(values: Iterable[float | None]) -> dict | None:
     if any(value is None for value in values):
         return None
     return {"median": median(values), "least": min(values), "most": max(values)}
-
-
-def _mean(values: Iterable[float]) -> float:
-    values = list(values)
-    return sum(values) / len(values)
 
 
 def table(result: dict) -> str:
@@ -163,4 +118,4 @@ def export(result: dict, runs: list[Run], path) -> None:
         "start": manifest["start"],
         "end": runs[-1].manifest["end"],
     }
-    write_json(path, result | provenance)
+    write_json(path, {"schema_version": SCHEMA_VERSION} | result | provenance)

@@ -2,14 +2,16 @@
 
 Two outcomes a run: the held-out accuracy at its end, and the area under its reward curve (the mean over steps of the training
 reward, so that 1 is a reward of 1 from the first step on). For each arm their mean over the seeds with a 95 % bootstrap
-interval (percentile method; with five seeds it is rather too narrow than too wide). Whether the arms can be told apart is a
-permutation test: if the arm did not matter, the outcomes of one seed could be dealt to the arms at random. The statistic is the
-variance of the arms' means. A seed fixes the prompts and their order in every arm, so outcomes are dealt within seeds.
+interval (analysis/intervals.py; none below five seeds). Whether the arms can be told apart is a permutation test: if the arm
+did not matter, the outcomes of one seed could be dealt to the arms at random. The statistic is the variance of the arms'
+means. A seed fixes the prompts and their order in every arm, so outcomes are dealt within seeds.
 """
 
 from pathlib import Path
 
 import numpy
+
+from analysis.intervals import mean_interval
 
 RESAMPLES = 20_000
 OUTCOMES = {"held_out_accuracy": "held-out accuracy", "reward_area": "area under the reward curve"}
@@ -49,7 +51,7 @@ def compare(results: list[dict]) -> dict:
             [[outcomes(by_arm[arm][seed])[outcome] for seed in common] for arm in by_arm]
         )  # (arms, seeds)
         for arm, values in zip(by_arm, table, strict=True):
-            low, high = interval(values, random)
+            low, high = mean_interval(values) or (None, None)
             arms[arm][outcome] = {"values": values.tolist(), "mean": float(values.mean()), "low": low, "high": high}
         p_values[outcome] = permutation_p_value(table, random)
     curves = {
@@ -57,13 +59,6 @@ def compare(results: list[dict]) -> dict:
         for arm, runs in by_arm.items()
     }
     return {"arms": arms, "p_values": p_values, "curves": curves}
-
-
-def interval(values: numpy.ndarray, random: numpy.random.Generator) -> tuple[float, float]:
-    """95 % bootstrap interval of the mean, percentile method."""
-    drawn = random.choice(values, size=(RESAMPLES, len(values)), replace=True).mean(axis=1)
-    low, high = numpy.quantile(drawn, [0.025, 0.975])
-    return float(low), float(high)
 
 
 def permutation_p_value(table: numpy.ndarray, random: numpy.random.Generator) -> float:
@@ -78,9 +73,7 @@ def table(result: dict) -> str:
     head = ("arm", "seeds", *OUTCOMES.values(), "lowest accuracy")
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for arm, entry in result["arms"].items():
-        cells = [
-            f"{entry[name]['mean']:.3f} [{entry[name]['low']:.3f}, {entry[name]['high']:.3f}]" for name in OUTCOMES
-        ]
+        cells = [_cell(entry[name]) for name in OUTCOMES]
         lowest = f"{min(entry['held_out_accuracy']['values']):.3f}"
         lines.append("| " + " | ".join([arm, str(len(entry["seeds"])), *cells, lowest]) + " |")
     for outcome, label in OUTCOMES.items():
@@ -88,6 +81,13 @@ def table(result: dict) -> str:
         verdict = "can be told apart" if p_value < 0.05 else "cannot be told apart"
         lines.append(f"\nBy {label} the arms {verdict} (permutation test within seeds, p = {p_value:.2g}).")
     return "\n".join(lines)
+
+
+def _cell(found: dict) -> str:
+    """Mean and interval; below five seeds the range, which is no interval and says so."""
+    if found["low"] is None:
+        return f"{found['mean']:.3f} (range {min(found['values']):.3f} to {max(found['values']):.3f})"
+    return f"{found['mean']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
 
 
 def draw(result: dict, folder: Path) -> list[Path]:

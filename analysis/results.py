@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 from statistics import mean, stdev
 
+from analysis.frames import accuracy_name, frames
 from analysis.load import Run
-from analysis.summary import accuracy_key, summarize
-from record import write_json
+from analysis.metrics import measure
+from analysis.settings import settings
+from analysis.summary import summarize
+from record import SCHEMA_VERSION, write_json
 
 
 def export(run: Run, path: Path) -> None:
@@ -15,11 +18,15 @@ def export(run: Run, path: Path) -> None:
     Raises:
         OSError: the folder is missing or cannot be written.
     """
-    manifest, key = run.manifest, accuracy_key(run)
+    manifest, key = run.manifest, accuracy_name(run.manifest)
+    values, missing = measure(frames(run))
     write_json(
         path,
         {
-            "figures": summarize(run),
+            "schema_version": SCHEMA_VERSION,
+            "settings": settings(manifest),
+            "figures": summarize(run) | values,
+            "missing": missing,
             "curve": [
                 {"step": row["step"], "reward": row.get("reward"), "seconds": row.get("seconds")}
                 for row in run.train_steps()

@@ -1,45 +1,30 @@
 """What a run came to: a short table, and its reward curve as a picture."""
 
-from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
+from analysis import metrics
+from analysis.frames import accuracy_name, frames
 from analysis.load import Run
 
-
-def accuracy_key(run: Run) -> str | None:
-    """TRL's name for the mean of the accuracy reward, whichever of the accuracies the recipe uses."""
-    for name in run.manifest["recipe"]["rewards"]:
-        if name.startswith("accuracy"):
-            return f"rewards/{name}/mean"
-    return None
+SHOWN = ("accuracy_before", "accuracy_after", "median_step_seconds", "tokens_per_second")
 
 
 def summarize(run: Run) -> dict:
-    """The run's figures; None where the record does not hold one.
-
-    tokens_per_second counts completion tokens of all ranks over the wall time of the steps after the first, which
-    carries compilation and other first-time costs. phase_shares are over training steps, mean over the ranks.
-    """
-    steps, evaluations, key = run.train_steps(), run.evaluations(), accuracy_key(run)
-    timed = [row for row in steps[1:] if row.get("seconds")]
-    seconds = sum(row["seconds"] for row in timed)
-    final = steps[-1]["step"] if steps else 0
-    before = [row.get(key) for row in evaluations if row["step"] == 0]
-    after = [row.get(key) for row in evaluations if row["step"] == final and final > 0]
+    """What a person asks of a run first; None where the record does not hold it. The metrics are those of analysis/metrics.py,
+    phase_shares are over the training steps after the first and all ranks."""
+    tables = frames(run)
+    values, _ = metrics.measure(tables)
     problems = (run.manifest.get("data") or {}).get("eval") or {}
     return {
         "status": run.status,
         "recipe": run.manifest["recipe"]["name"],
         "arm": run.manifest["recipe"]["recipe"]["arm"],
         "seed": run.manifest["seed"],
-        "steps": final,
+        "steps": int(tables.steps["step"].max()) if len(tables.steps) else 0,
         "held_out_problems": problems.get("kept_rows"),
-        "accuracy_before": before[-1] if before else None,
-        "accuracy_after": after[-1] if after else None,
-        "median_step_seconds": median(row["seconds"] for row in timed) if timed else None,
-        "tokens_per_second": sum(row["completion_tokens"] for row in timed) / seconds if seconds else None,
-        "phase_shares": phase_shares(run),
+        **{name: values[name] for name in SHOWN},
+        "phase_shares": metrics.phase_shares(tables),
         "sentinel": sentinel(run),
         "torn_lines": run.torn_lines,
     }
@@ -59,21 +44,6 @@ def sentinel(run: Run) -> dict | None:
         "most_level": max(levels),
         "nearest_to_limit": max(nearness) if nearness else None,
     }
-
-
-def phase_shares(run: Run) -> dict[str, float]:
-    """Each phase's share of the time of the training steps after the first, mean over ranks, largest first."""
-    totals: dict[str, float] = defaultdict(float)
-    for intervals in run.phases.values():
-        for interval in intervals:
-            if interval["split"] == "train" and interval["step"] > 1:
-                totals[interval["phase"]] += interval["seconds"]
-    everything = sum(totals.values())
-    return (
-        {phase: total / everything for phase, total in sorted(totals.items(), key=lambda item: -item[1])}
-        if everything
-        else {}
-    )
 
 
 def table(run: Run) -> str:
@@ -107,7 +77,7 @@ def draw_reward_curve(run: Run, path: Path) -> Path:
     from analysis.figures import reward_curve
     from analysis.style import save
 
-    key, recipe = accuracy_key(run), run.manifest["recipe"]
+    key, recipe = accuracy_name(run.manifest), run.manifest["recipe"]
     rewards = [(row["step"], row["reward"]) for row in run.train_steps() if row.get("reward") is not None]
     held_out = [(row["step"], row[key]) for row in run.evaluations() if key and row.get(key) is not None]
     label = "reward, accuracy (0 to 1)" if len(recipe["rewards"]) == 1 else "reward (weighted sum)"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from launch.derived import derive
 from launch.memory import kv_bytes_per_token, states, zero
-from launch.shapes import parameters
+from launch.shapes import model_shape, parameters
 
 # Operations a second in dense bfloat16, bytes a second of device memory, of the link to the other GPUs of a node (one way).
 RATES = {
@@ -31,12 +31,53 @@ HOST_ADAM = 30e9  # bytes of optimizer state a second a rank, where Adam runs on
 FITTED = json.loads((Path(__file__).parent / "fitted.json").read_text())["roofline"]
 
 
+def attention_flops(shape: dict) -> int:
+    """Forward operations of attention's two products a token, for each token of its sequence's length (half a square)."""
+    return 2 * shape["num_hidden_layers"] * shape["hidden_size"]
+
+
+def work_of(recipe: dict) -> dict | None:
+    """What the record of a run says of its model and GPUs, so that analysis can set what was measured beside what the hardware
+    could do: counts and rates of which the formulas in analysis/metrics.py are made. None where the shape is not known.
+
+        parameters, attention_flops     of the model
+        weights_bytes, kv_bytes_per_token   of a whole model, as the engine holds it
+        engines, tensor_parallel        how many sample, and over how many devices each
+        peak_flops_per_second, memory_bytes_per_second   of one GPU (dense bfloat16, data sheet); null without
+    """
+    shape = model_shape(recipe["model"]["path"], recipe["model"]["revision"]) or {}
+    if parameters(shape) is None:
+        return None
+    per_token, derived = kv_bytes_per_token(recipe, shape), derive(recipe)
+    element = 2 if recipe["grpo"]["bf16"] or recipe["model"]["dtype"] == "bfloat16" else 4
+    peak, bandwidth, _ = RATES.get(recipe["cluster"]["gpu"], (None, None, None))
+    return {
+        "parameters": parameters(shape),
+        "attention_flops": attention_flops(shape),
+        "weights_bytes": element * parameters(shape),
+        "kv_bytes_per_token": per_token,
+        "engines": derived["engines"] or derived["ranks"],
+        "tensor_parallel": tensor_parallel(recipe),
+        "peak_flops_per_second": peak,
+        "memory_bytes_per_second": bandwidth,
+    }
+
+
+def tensor_parallel(recipe: dict) -> int:
+    """Over how many devices one engine is spread."""
+    size = {
+        "colocate": recipe["grpo"].get("vllm_tensor_parallel_size"),
+        "server": (recipe["cluster"]["server"] or {}).get("tensor_parallel_size"),
+    }
+    return size.get(recipe["recipe"]["arm"]) or 1
+
+
 def flops(recipe: dict, shape: dict) -> dict[str, float]:
     """Floating-point operations of one step over all GPUs: 2 a parameter and token forward, twice that backward, once more
     forward with checkpointing (2205.05198, appendix A), and attention's two products over half a square."""
     grpo, derived = recipe["grpo"], derive(recipe)
     tokens, length = derived["optimizer_batch"] * derived["max_sequence_tokens"], derived["max_sequence_tokens"]
-    attention = 2 * shape["num_hidden_layers"] * shape["hidden_size"] * length
+    attention = attention_flops(shape) * length
     forward = tokens * (2 * parameters(shape) + attention)
     scores = recipe["recipe"]["arm"] in ("colocate", "server") and grpo.get("vllm_importance_sampling_correction")
     return {"generation": tokens * 2 * parameters(shape), "score": forward if scores else 0.0,
@@ -50,11 +91,7 @@ def step_seconds(recipe: dict, shape: dict, gpu: str) -> dict[str, float]:
     ranks, work, count = derived["ranks"], flops(recipe, shape), parameters(shape)
     batches = max(1, derived["optimizer_batch"] // derived["generation_batch"])
     stage, offload = zero(recipe)
-    tensor = {
-        "colocate": grpo.get("vllm_tensor_parallel_size") or 1,
-        "server": (recipe["cluster"]["server"] or {}).get("tensor_parallel_size"),
-    }
-    size, engines = tensor.get(arm) or 1, derived["engines"] or ranks
+    size, engines = tensor_parallel(recipe), derived["engines"] or ranks
     rows = derived["generation_batch"] / engines
     length = recipe["data"]["max_prompt_tokens"] + grpo["max_completion_length"] / 2
     read = (2 * count + rows * length * kv_bytes_per_token(recipe, shape)) / size

@@ -19,6 +19,7 @@ from launch.command import command, environment
 from launch.derived import derive
 from launch.progress import Progress
 from launch.recipe import ROOT, recipe_hash
+from launch.roofline import work_of
 from launch.server import Server, trainer_environment
 from record import RunFolder, utc_now
 
@@ -62,6 +63,7 @@ def make_run_folder(recipe: dict, runs: Path, overrides: list[str]) -> RunFolder
         recipe_hash=recipe_hash(recipe),
         overrides=overrides,
         derived=derive(recipe),
+        work=work_of(recipe),
         seed=recipe["grpo"]["seed"],
         argv=sys.argv,
         command=shlex.join(command(recipe, path)),

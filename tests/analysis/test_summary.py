@@ -5,9 +5,11 @@ import re
 
 import pytest
 
+from analysis.frames import frames
 from analysis.load import load_run
+from analysis.metrics import phase_shares
 from analysis.style import ARMS, HELD_OUT
-from analysis.summary import draw_reward_curve, phase_shares, summarize, table
+from analysis.summary import draw_reward_curve, summarize, table
 from record import LineWriter, RunFolder
 
 
@@ -69,7 +71,7 @@ def test_phase_shares_are_of_training_steps_after_the_first(tmp_path):
         1: [interval("generate", 2, 1), interval("wait", 2, 3)],
     }
     run = make_run(tmp_path / "run", [step(1, 1.0, 1), step(2, 1.0, 1)], phases)
-    assert phase_shares(run) == {"generate": 0.5, "wait": 0.375, "grade": 0.125}
+    assert phase_shares(frames(run)) == {"generate": 0.5, "wait": 0.375, "grade": 0.125}
 
 
 def test_what_is_missing_is_none_and_shown_as_a_dash_never_zero(tmp_path):

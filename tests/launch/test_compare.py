@@ -8,10 +8,12 @@ import sys
 import numpy
 import pytest
 
-from analysis.compare import busy_share, compare, figures
+from analysis.compare import compare, figures
+from analysis.frames import frames
 from analysis.learning import compare as compare_learning
 from analysis.learning import permutation_p_value
 from analysis.load import Run
+from analysis.metrics import server_idle
 from launch.compare import order
 from launch.recipe import ROOT
 from tests.real_runs import processes_of
@@ -49,7 +51,7 @@ def run_of(path, arm, seconds, phases, server_phases=(), ranks=1):
     server = {"nodes": 1, "gpus_per_node": 1} if arm == "server" else None
     manifest = {
         "exit": {"status": "finished"},
-        "recipe": {"name": f"tiny_{arm}", "recipe": {"arm": arm}, "cluster": {"server": server}},
+        "recipe": {"name": f"tiny_{arm}", "recipe": {"arm": arm}, "cluster": {"server": server}, "rewards": {}},
         "derived": {"ranks": ranks, "optimizer_batch": 64},
     }
     rows = [{"step": 1, "split": "train", "seconds": 99.0}]
@@ -87,7 +89,7 @@ def test_busy_time_outside_training_does_not_count(tmp_path):
     run = run_of(
         tmp_path / "s", "server", [10.0], [("generate", 10.0, 4.0)], [("generate", 8.0, 3.0), ("generate", 13.5, 9.0)]
     )
-    assert busy_share(run) == pytest.approx((1.0 + 0.5) / 4)
+    assert 1 - server_idle(frames(run)) == pytest.approx((1.0 + 0.5) / 4)
 
 
 def test_ratios_are_of_neighbours_and_come_with_their_range(tmp_path):
