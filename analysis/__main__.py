@@ -1,4 +1,4 @@
-"""python -m analysis summary|export|table|compare|learning ...: see --help of each."""
+"""python -m analysis summary|export|table|compare|learning|runs|arms|metrics ...: see --help of each."""
 
 import argparse
 import sys
@@ -31,6 +31,21 @@ def main() -> int:
     verb = verbs.add_parser("learning", help="exported runs of several arms: did they learn the same? With figures")
     verb.add_argument("folder", type=Path)
     verb.set_defaults(verb=learning_verb)
+    verb = verbs.add_parser("runs", help="every run and exported record below the paths: one row each; failed ones too")
+    verb.add_argument("paths", type=Path, nargs="+")
+    verb.add_argument("--price", type=float, help="of a GPU-hour, in your money: adds the cost")
+    verb.add_argument("--csv", type=Path, metavar="FILE", help="all settings and metrics, for other programs")
+    verb.set_defaults(verb=runs_verb)
+    verb = verbs.add_parser(
+        "arms", help="over the seeds: each arm's metrics with intervals, and what the arms make of each other"
+    )
+    verb.add_argument("paths", type=Path, nargs="+")
+    verb.add_argument(
+        "--metric", action="append", metavar="NAME", help="may be repeated; default: throughput and accuracy"
+    )
+    verb.set_defaults(verb=arms_verb)
+    verb = verbs.add_parser("metrics", help="what every metric is: name, unit, definition")
+    verb.set_defaults(verb=metrics_verb)
     arguments = parser.parse_args()
     try:
         arguments.verb(arguments)
@@ -74,6 +89,29 @@ def learning_verb(arguments) -> None:
     print(learning.table(result))
     for path in learning.draw(result, arguments.folder):
         print(f"  figure  {path}")
+
+
+def runs_verb(arguments) -> None:
+    from analysis import tables
+    from analysis.runs import load
+
+    found = load(arguments.paths).warn()
+    print(tables.runs(found.runs, arguments.price))
+    if arguments.csv:
+        tables.with_cost(found.runs, arguments.price).to_csv(arguments.csv, index=False)
+
+
+def arms_verb(arguments) -> None:
+    from analysis import tables
+    from analysis.runs import load
+
+    print(tables.arms(load(arguments.paths).warn().runs, arguments.metric))
+
+
+def metrics_verb(arguments) -> None:
+    from analysis.metrics import markdown
+
+    print(markdown())
 
 
 if __name__ == "__main__":

@@ -76,12 +76,11 @@ def pair(
 
 def compared(pairs: pandas.DataFrame, metric: str) -> Estimate | None:
     """The ratio first / second of a metric over the pairs: geometric mean and interval; None without a pair that has it."""
-    return ratio_estimate(pairs[f"{metric}_first"] / pairs[f"{metric}_second"])
+    ratios = pairs[f"{metric}_first"] / pairs[f"{metric}_second"]
+    return ratio_estimate(values_of(pandas.DataFrame({metric: ratios, "seed": pairs["seed_first"]}), metric))
 
 
 def differing(pairs: pandas.DataFrame, metric: str) -> Estimate | None:
     """The difference first - second of a metric over the pairs; None without a pair that has it."""
-    differences = pairs.assign(
-        **{metric: pairs[f"{metric}_first"] - pairs[f"{metric}_second"], "seed": pairs["seed_first"]}
-    )
-    return estimate(values_of(differences, metric))
+    differences = pairs[f"{metric}_first"] - pairs[f"{metric}_second"]
+    return estimate(values_of(pandas.DataFrame({metric: differences, "seed": pairs["seed_first"]}), metric))

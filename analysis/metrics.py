@@ -294,6 +294,7 @@ def cost(gpu_hours: float | None, price_per_gpu_hour: float) -> float | None:
     "reward",
     HIGHER,
     "mean over the steps of the training reward: 1 is a reward of 1 from the first step on",
+    outcome=True,
 )
 def _reward_area(run):
     rewards = run.steps["reward"]
@@ -312,6 +313,7 @@ def _held_out(run: Frames, step: int) -> float | None:
     "share",
     HIGHER,
     "accuracy on the held-out problems before the first step; none without such problems",
+    outcome=True,
 )
 def _accuracy_before(run):
     return _held_out(run, 0)
@@ -322,6 +324,7 @@ def _accuracy_before(run):
     "share",
     HIGHER,
     "accuracy on the held-out problems after the last step; none without such problems",
+    outcome=True,
 )
 def _accuracy_after(run):
     return _held_out(run, run.steps["step"].max()) if len(run.steps) else None

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy
 import pandas
 
 from analysis.exported import read_exported
@@ -25,6 +26,7 @@ from analysis.frames import Frames, read_frames
 from analysis.metrics import METRICS, measure
 from analysis.settings import SETTINGS, settings
 
+NAMED = 20  # records that one warning names
 COLUMNS = ("path", "source", "collection", *SETTINGS, "steps", "torn_lines", *METRICS)
 
 
@@ -86,6 +88,9 @@ def assemble(parts: list[tuple], problems: list[str]) -> Runs:
     runs = pandas.DataFrame(rows, columns=list(dict.fromkeys((*COLUMNS, *(name for row in rows for name in row)))))
     runs = runs.astype(dict.fromkeys(METRICS, float))
     torn = [f"{row['path']}: {row['torn_lines']:.0f} torn lines left out" for row in rows if row.get("torn_lines")]
+    whole = {(row["recipe"], Path(row["path"]).name) for row in rows if row["source"] == "record"}
+    twice = [row["source"] == "comparison" and (row["recipe"], row["path"].split("#")[-1]) in whole for row in rows]
+    runs = runs[~numpy.array(twice, dtype=bool)].reset_index(drop=True)  # its record says more
     return Runs(
         runs,
         _concatenated(part[1] for part in parts),
@@ -102,8 +107,8 @@ def _lacks(parts: list[tuple]) -> Iterator[str]:
             names = ", ".join(name for name, why in missing.items() if why == reason)
             lacking.setdefault((reason, names), []).append(f"{rows[0]['path']} ({rows[0]['status']})" if rows else "?")
     for (reason, names), paths in lacking.items():
-        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        yield f"{paths[0]}{more}: {reason}: no {names}"
+        more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+        yield f"{', '.join(paths[:NAMED])}{more}: {reason}: no {names}"
 
 
 def _concatenated(tables: Iterable[pandas.DataFrame]) -> pandas.DataFrame:
