@@ -37,9 +37,10 @@ bench-memory: ## peak memory of 30 configurations on one GPU (environment.yml), 
 	$(PYTHON) benchmarks/measure_memory.py
 	$(PYTHON) benchmarks/fit_memory.py
 
-generated: $(INSTALLED) ## recipes/README.md, the snapshots of TRL's arguments and the README's tree, made anew
+generated: $(INSTALLED) ## recipes/README.md, the snapshots of TRL's arguments, the README's claims and its tree, made anew
 	$(BIN)/python -m launch table --write
 	$(BIN)/python -m tests.recipes.snapshot --write
+	$(BIN)/python -m analysis claims --write
 	$(BIN)/python -m tests.readme_tree --write
 
 clean: ## remove the environment (records under runs/ stay)

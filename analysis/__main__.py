@@ -1,4 +1,4 @@
-"""python -m analysis summary|export|table|compare|learning|runs|arms|metrics ...: see --help of each."""
+"""python -m analysis summary|export|table|compare|learning|runs|arms|metrics|claims ...: see --help of each."""
 
 import argparse
 import sys
@@ -46,6 +46,10 @@ def main() -> int:
     verb.set_defaults(verb=arms_verb)
     verb = verbs.add_parser("metrics", help="what every metric is: name, unit, definition")
     verb.set_defaults(verb=metrics_verb)
+    verb = verbs.add_parser("claims", help="the paper's claims: what the records support, contradict, or say in small")
+    verb.add_argument("paths", type=Path, nargs="*", help="records (default: results)")
+    verb.add_argument("--write", action="store_true", help="the table into README.md, between its marks")
+    verb.set_defaults(verb=claims_verb)
     arguments = parser.parse_args()
     try:
         arguments.verb(arguments)
@@ -112,6 +116,16 @@ def metrics_verb(arguments) -> None:
     from analysis.metrics import markdown
 
     print(markdown())
+
+
+def claims_verb(arguments) -> None:
+    from analysis import claims
+    from analysis.runs import load
+
+    result = claims.claims(load(arguments.paths or [claims.ROOT / "results"]).warn(lacking=False))
+    print(claims.details(result))
+    if arguments.write:
+        claims.write(claims.table(result), claims.ROOT / "README.md")
 
 
 if __name__ == "__main__":

@@ -18,12 +18,13 @@ from analysis.metrics import METRICS
 # What two runs must share to have done the same work. (The arm's own settings may differ, and the number of GPUs.)
 WORK = (
     "model", "gpu", "optimizer_batch", "max_prompt_tokens", "max_completion_tokens", "accelerate", "checkpointing", "dtype",
+    "loss_type", "steps",
 )  # fmt: skip
 
 
 def values_of(runs: pandas.DataFrame, metric: str) -> pandas.Series:
-    """The values that a mean of the metric is over: one a run, or for an outcome one a seed."""
-    if not METRICS[metric].outcome:
+    """The values that a mean of the metric is over: one a run, or for an outcome (and a setting) one a seed."""
+    if metric in METRICS and not METRICS[metric].outcome:
         return runs[metric].dropna()
     return runs.groupby("seed", dropna=False)[metric].mean().dropna()
 

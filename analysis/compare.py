@@ -6,9 +6,11 @@ Each figure is a metric of analysis/metrics.py: raw throughput, per device, the 
 from collections.abc import Iterable
 from statistics import median
 
+from analysis.aggregate import WORK
 from analysis.frames import frames
 from analysis.load import Run
 from analysis.metrics import devices, measure
+from analysis.settings import settings
 from record import SCHEMA_VERSION, write_json
 
 FIGURES = (
@@ -28,14 +30,18 @@ def figures(run: Run) -> dict:
         why = "; ".join(dict.fromkeys(missing.values()))
         raise ValueError(f"{run.path}: status {run.status}: nothing to compare{f' ({why})' if why else ''}")
     recipe = run.manifest["recipe"]
-    return {
-        "run": run.path.name,
-        "recipe": recipe["name"],
-        "arm": recipe["recipe"]["arm"],
-        "seed": run.manifest.get("seed"),
-        "devices": devices(tables),
-        "steps": len(tables.timed),
-    } | values
+    kept = ("model", "seed", "gpu", "gpus", "ranks", *WORK)
+    return (
+        {name: value for name, value in settings(run.manifest).items() if name in kept}
+        | {
+            "run": run.path.name,
+            "recipe": recipe["name"],
+            "arm": recipe["recipe"]["arm"],
+            "devices": devices(tables),
+            "steps": len(tables.timed),
+        }
+        | values
+    )
 
 
 def compare(runs: list[Run]) -> dict:

@@ -64,6 +64,8 @@ def _run(path: Path, content: dict):
     """`python -m analysis export`: one run."""
     found = _provenance(content) | (content.get("settings") or {}) | content["figures"]
     rewards = [row["reward"] for row in content["curve"]]
+    if found.get("accuracy_gain") is None and None not in (found["accuracy_before"], found["accuracy_after"]):
+        found["accuracy_gain"] = found["accuracy_after"] - found["accuracy_before"]
     if found.get("reward_area") is None and rewards and None not in rewards:
         found["reward_area"] = float(numpy.mean(rewards))
     row = _row(path, "export", found, status=content["exit"]["status"], cause=content["exit"]["cause"])

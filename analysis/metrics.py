@@ -330,6 +330,12 @@ def _accuracy_after(run):
     return _held_out(run, run.steps["step"].max()) if len(run.steps) else None
 
 
+@metric("accuracy_gain", "share", HIGHER, "accuracy_after less accuracy_before", outcome=True)
+def _accuracy_gain(run):
+    before, after = _accuracy_before(run), _accuracy_after(run)
+    return None if before is None or after is None else after - before
+
+
 def _peak_bytes(run: Frames, column: str) -> float | None:
     if not _need(run.manifest, "derived", "gpus"):
         return None

@@ -6,7 +6,8 @@
                         steps, and the metrics (analysis/metrics.py); NaN or None where missing
     found.steps         one row a training step: path, step, seconds, tokens, completion_tokens, reward, ...
     found.evaluations   one row an evaluation: path, step, accuracy
-    found.problems      what was left out, and why: torn records, other versions, metrics that a record lacks
+    found.problems      what was left out, and why: damaged records, other versions, torn lines
+    found.lacking       metrics that a record lacks, and why
 
 A path is a run's folder, an exported JSON file, or a folder with any number of either below it. A run that failed is a row like
 others, with its status; `aggregate` and `pairs` (analysis/aggregate.py) count it and leave it out of every mean. Runs in wandb
@@ -26,7 +27,7 @@ from analysis.frames import Frames, read_frames
 from analysis.metrics import METRICS, measure
 from analysis.settings import SETTINGS, settings
 
-NAMED = 20  # records that one warning names
+NAMED = 5  # records that one warning names; of more it names the folder
 COLUMNS = ("path", "source", "collection", *SETTINGS, "steps", "torn_lines", *METRICS)
 
 
@@ -38,10 +39,11 @@ class Runs:
     steps: pandas.DataFrame
     evaluations: pandas.DataFrame
     problems: list[str] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
 
-    def warn(self) -> "Runs":
-        """Says on stderr what was left out; returns itself."""
-        for problem in self.problems:
+    def warn(self, lacking: bool = True) -> "Runs":
+        """Says on stderr what was left out, and what metrics are missing; returns itself."""
+        for problem in self.problems + (self.lacking if lacking else []):
             print(f"warning: {problem}", file=sys.stderr)
         return self
 
@@ -95,20 +97,22 @@ def assemble(parts: list[tuple], problems: list[str]) -> Runs:
         runs,
         _concatenated(part[1] for part in parts),
         _concatenated(part[2] for part in parts),
-        [*problems, *torn, *_lacks(parts)],
+        [*problems, *torn],
+        list(_lacks(parts)),
     )
 
 
 def _lacks(parts: list[tuple]) -> Iterator[str]:
-    """What metrics are missing in which records: one line for all that lack the same for the same reason."""
-    lacking: dict[tuple[str, str], list[str]] = {}
+    """What metrics are missing in which records: one line for all of a collection that lack the same for the same reason."""
+    lacking: dict[tuple[str, str, str], list[str]] = {}
     for rows, _, _, missing in parts:
-        for reason in dict.fromkeys(missing.values()):
+        for reason in dict.fromkeys(missing.values()) if rows else ():
             names = ", ".join(name for name, why in missing.items() if why == reason)
-            lacking.setdefault((reason, names), []).append(f"{rows[0]['path']} ({rows[0]['status']})" if rows else "?")
-    for (reason, names), paths in lacking.items():
-        more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
-        yield f"{', '.join(paths[:NAMED])}{more}: {reason}: no {names}"
+            name = f"{rows[0]['path']} ({rows[0]['status']})"
+            lacking.setdefault((rows[0]["collection"], reason, names), []).append(name)
+    for (collection, reason, names), paths in lacking.items():
+        which = ", ".join(paths) if len(paths) <= NAMED else f"{len(paths)} records in {collection}"
+        yield f"{which}: {reason}: no {names}"
 
 
 def _concatenated(tables: Iterable[pandas.DataFrame]) -> pandas.DataFrame:

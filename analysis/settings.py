@@ -2,7 +2,7 @@
 
 SETTINGS = (
     "recipe", "arm", "experiments", "model", "seed", "gpu", "gpus", "devices", "ranks", "accelerate", "tensor_parallel",
-    "optimizer_batch", "generation_batch", "max_prompt_tokens", "max_completion_tokens", "checkpointing", "dtype",
+    "optimizer_batch", "generation_batch", "max_prompt_tokens", "max_completion_tokens", "checkpointing", "dtype", "loss_type",
     "utilization", "sleep", "status", "cause", "commit", "dirty", "start", "end", "recipe_hash",
 )  # fmt: skip
 
@@ -34,6 +34,7 @@ def settings(manifest: dict) -> dict:
         "max_completion_tokens": grpo.get("max_completion_length"),
         "checkpointing": grpo.get("gradient_checkpointing"),
         "dtype": (recipe.get("model") or {}).get("dtype"),
+        "loss_type": grpo.get("loss_type"),
         "utilization": grpo.get("vllm_gpu_memory_utilization") if arm == "colocate" else None,
         "sleep": grpo.get("vllm_enable_sleep_mode") if arm == "colocate" else None,
         "status": manifest["exit"]["status"],
