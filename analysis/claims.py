@@ -37,7 +37,8 @@ class Verdict(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """`measured` says what the headline's number is. `paper` and `small` are verdicts; `small` is None where no smaller records bear on the claim."""
+    """`measured` says what the headline's number is; `paper` and `small` are verdicts, `small` None where no smaller records
+    bear on the claim."""
 
     id: str
     says: str
