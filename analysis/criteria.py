@@ -62,15 +62,17 @@ def judge(criterion: dict, runs: pandas.DataFrame) -> Finding:
         raise ValueError(f"{criterion['says']}: no metric or column is called {metric!r}")
     largest = [column for column, value in where.items() if value == "largest"]
     runs = runs[matches(runs, {column: value for column, value in where.items() if column not in largest})]
+    kind = next(name for name in ("value", "ratio", "difference") if name in criterion)
+    if runs.empty:
+        return _verdict(criterion, kind, None, ())
     if metric == OUT_OF_MEMORY:
         verdicts = [_out_of_memory(*row) for row in zip(runs["status"], runs["cause"], strict=True)]
         runs = runs.assign(**{metric: pandas.Series(verdicts, index=runs.index, dtype=float)})
         runs = runs[runs[metric].notna()]
         return _verdict(criterion, "value", estimate(runs[metric]), runs["path"])
-    if criterion.get("value"):
+    if kind == "value":
         runs = runs[(runs["status"] == "finished") & runs[metric].notna()]
         return _verdict(criterion, "value", estimate(values_of(runs, metric)), runs["path"])
-    kind = "ratio" if "ratio" in criterion else "difference"
     pairs = _pairs(runs, metric, *criterion[kind])
     for column in largest:
         pairs = pairs[pairs[f"{column}_first"] == pairs[f"{column}_first"].max()]
