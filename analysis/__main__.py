@@ -1,4 +1,4 @@
-"""python -m analysis summary|export|table|compare|learning|runs|arms|metrics|claims ...: see --help of each."""
+"""python -m analysis summary|export|table|compare|learning|runs|arms|metrics|claims|evaluation ...: see --help of each."""
 
 import argparse
 import sys
@@ -50,6 +50,9 @@ def main() -> int:
     verb.add_argument("paths", type=Path, nargs="*", help="records (default: results)")
     verb.add_argument("--write", action="store_true", help="the table into README.md, between its marks")
     verb.set_defaults(verb=claims_verb)
+    verb = verbs.add_parser("evaluation", help="the evaluations of a folder (training.evaluate) as tables in Markdown")
+    verb.add_argument("folder", type=Path)
+    verb.set_defaults(verb=evaluation_verb)
     arguments = parser.parse_args()
     try:
         arguments.verb(arguments)
@@ -126,6 +129,15 @@ def claims_verb(arguments) -> None:
     print(claims.details(result))
     if arguments.write:
         claims.write(claims.table(result), claims.ROOT / "README.md")
+
+
+def evaluation_verb(arguments) -> None:
+    from analysis import evaluation
+
+    evaluations, warnings = evaluation.load_evaluations(arguments.folder)
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(evaluation.markdown_table(evaluations))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,23 +21,11 @@ from launch.recipe import ROOT, recipe_hash
 from launch.roofline import work_of
 from launch.server import Server, trainer_environment
 from record import RunFolder, utc_now
+from record.provenance import git_state
 
 FINISHED, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def git_state() -> dict:
-    """The commit, and whether the tree differs from it; nulls outside a git checkout, or without git."""
-    if shutil.which("git") is None:
-        return {"commit": None, "dirty": None}
-
-    def git(*arguments):
-        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    commit = git("rev-parse", "HEAD")
-    return {"commit": commit, "dirty": bool(git("status", "--porcelain")) if commit else None}
 
 
 def make_run_folder(recipe: dict, runs: Path, overrides: list[str]) -> RunFolder:
