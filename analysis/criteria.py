@@ -66,6 +66,7 @@ def judge(criterion: dict, runs: pandas.DataFrame) -> Finding:
     if runs.empty:
         return _verdict(criterion, kind, None, ())
     if metric == OUT_OF_MEMORY:
+        runs = runs[runs["source"] != "evaluation"]  # of a run that is a row already, or that finished elsewhere
         verdicts = [_out_of_memory(*row) for row in zip(runs["status"], runs["cause"], strict=True)]
         runs = runs.assign(**{metric: pandas.Series(verdicts, index=runs.index, dtype=float)})
         runs = runs[runs[metric].notna()]

@@ -1,4 +1,4 @@
-"""Rows from the JSON files under results/: exported runs, exported comparisons, and the memory measurements.
+"""Rows from the JSON files under results/: exported runs and comparisons, evaluations, and the memory measurements.
 
 Which of them a file is, is told by its keys. What an older export does not hold is missing in its row, never guessed.
 """
@@ -125,6 +125,21 @@ def _memory(path: Path, content: dict):
     return [row], steps.drop(columns="first").assign(path=str(path)), pandas.DataFrame(), missing
 
 
+def _evaluation(path: Path, content: dict):
+    """`python -m training.evaluate`: a model that a run trained, with that run's settings and pass@1. A base is no run: None.
+    Evaluations are kept apart by what was asked, so that like is paired with like."""
+    trained, data, sampling = content["model"]["trained"], content["data"], content["sampling"]
+    if trained is None:
+        return None
+    figures = content["figures"] or {"pass_at_k": []}
+    whole = data["problems"] == data["kept_rows"]  # not only the first few
+    first = next((entry["value"] for entry in figures["pass_at_k"] if entry["k"] == 1 and whole), None)
+    asked = f"{content['bench']}, {sampling['samples']} samples at temperature {sampling['temperature']:g}"
+    row = _row(path, "evaluation", settings(trained["manifest"]), status=content["status"], cause=content.get("cause"))
+    row |= {"collection": f"{path.parent.parent}: {asked}", "steps": trained["steps"]}
+    return [row | {f"{content['bench']}_pass_at_1": first}], pandas.DataFrame(), pandas.DataFrame(), {}
+
+
 def _numbers(rows: list[dict], columns: list[str]) -> pandas.DataFrame:
     table = pandas.DataFrame([[row.get(column) for column in columns] for row in rows], columns=columns, dtype=float)
     return table.astype({"step": int})
@@ -134,4 +149,5 @@ READERS = {
     ("figures", "curve", "exit"): _run,
     ("arms", "ratios", "runs"): _comparison,
     ("settings", "phases", "exit_code"): _memory,
+    ("bench", "sampling", "figures"): _evaluation,
 }

@@ -1,9 +1,9 @@
 """Many runs as one table: `load(paths)` is what figures, notebooks, claims and reports start from.
 
     found = load(["results", "runs"])
-    found.runs          one row a run: path, source ("record", "export", "comparison", "memory", "wandb"), collection (what was
-                        recorded together: the folder of the exports, or the runs folder), the settings (analysis/settings.py),
-                        steps, and the metrics (analysis/metrics.py); NaN or None where missing
+    found.runs          one row a run: path, source ("record", "export", "comparison", "memory", "evaluation", "wandb"),
+                        collection (what was recorded together: the folder of the exports, or the runs folder), the settings
+                        (analysis/settings.py), steps, and the metrics (analysis/metrics.py); NaN or None where missing
     found.steps         one row a training step: path, step, seconds, tokens, completion_tokens, reward, ...
     found.evaluations   one row an evaluation: path, step, accuracy
     found.problems      what was left out, and why: damaged records, other versions, torn lines

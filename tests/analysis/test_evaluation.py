@@ -10,8 +10,10 @@ import sys
 
 import pytest
 
+from analysis.claims import claims
 from analysis.evaluation import load_evaluations, markdown_table
 from analysis.lighteval_verdicts import compare, main
+from analysis.runs import load
 from launch.recipe import ROOT
 from record import read_json
 
@@ -24,8 +26,8 @@ def made_up(folder, name, trained=None, **changes):
     result = {
         "schema_version": 1, "status": "finished", "bench": "math500", "reward": "accuracy",
         "model": {"path": "org/model", "revision": "abcdef0123", "commit": None, "trained": trained, "base_of": None},
-        "data": {"path": "org/data", "split": "test", "revision": "1234567890", "problems": 10, "too_long_rows": 2,
-                 "without_gold_rows": 0, "problems_sha256": "a"},
+        "data": {"path": "org/data", "split": "test", "revision": "1234567890", "problems": 10, "kept_rows": 10,
+                 "too_long_rows": 2, "without_gold_rows": 0, "problems_sha256": "a"},
         "prompt": {"system_prompt": "Think.", "system_prompt_name": "think"},
         "sampling": {"samples": 4, "k": [1, 4], "temperature": 1.0, "top_p": 1.0, "max_completion_tokens": 64, "seed": 0},
         "figures": {
@@ -73,6 +75,35 @@ def test_models_that_were_asked_the_same_are_in_one_table(tmp_path):
 def test_no_evaluations_is_an_error_that_says_where(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"{re.escape(str(tmp_path))}: no evaluations"):
         load_evaluations(tmp_path)
+
+
+def trained_by(arm: str, seed: int) -> dict:
+    manifest = {
+        "recipe": {"name": f"made_up_{arm}", "recipe": {"arm": arm}, "model": {"path": "Qwen/Qwen2.5-Math-7B"}},
+        "derived": {"ranks": 8, "gpus": 8, "optimizer_batch": 224}, "seed": seed, "exit": {"status": "finished"},
+    }  # fmt: skip
+    return {"arm": arm, "recipe": f"made_up_{arm}", "steps": 100, "seed": seed, "manifest": manifest}
+
+
+def test_evaluations_of_both_arms_decide_the_claim_on_benchmarks(tmp_path):
+    for seed in range(5):
+        for arm, value in (("colocate", 0.76), ("server", 0.75)):
+            figures = {"pass_at_k": [{"k": 1, "value": value, "low": 0.7, "high": 0.8, "interval": "wilson"}]}
+            made_up(tmp_path, f"{arm}{seed}", trained=trained_by(arm, seed), figures=figures)
+    made_up(tmp_path, "base")
+    found = load([tmp_path])
+    assert len(found.runs) == 10, "a base is no run"
+    claim = next(claim for claim in claims(found) if claim.id == "C8")
+    math, aime = claim.paper.findings
+    assert (math.verdict, math.figure()) == ("supported", "+0.010 [+0.010, +0.010], n = 5")
+    assert aime.verdict == "not run"
+    assert claim.paper.status == "partly"
+
+
+def test_the_first_few_problems_are_not_the_benchmark(tmp_path):
+    data = {"path": "org/data", "problems": 10, "kept_rows": 500}
+    made_up(tmp_path, "few", trained=trained_by("colocate", 0), data=data)
+    assert load([tmp_path]).runs["math500_pass_at_1"].isna().all()
 
 
 def test_verdicts_are_compared_and_every_disagreement_is_listed_once():
