@@ -125,11 +125,17 @@ def run_verb(arguments) -> int:
 
 def _run(recipe: dict, arguments, shown: str, overrides: list[str]) -> int:
     from launch.machine import startable
+    from launch.resume import StillGoing, unfinished
     from launch.run import run
 
     if problems := list(startable(recipe)):
         raise RecipeError(shown, problems)
-    code, folder = run(recipe, arguments.runs, [*(["--shrink"] if arguments.shrink else []), *overrides])
+    resumed = None if arguments.fresh else unfinished(recipe, arguments.runs)
+    try:
+        code, folder = run(recipe, arguments.runs, [*(["--shrink"] if arguments.shrink else []), *overrides], resumed)
+    except StillGoing as error:
+        print(f"error: {error}: another launcher has just taken it up", file=sys.stderr)
+        return FAILED
     if code == FINISHED:
         subprocess.run([sys.executable, "-m", "analysis", "summary", str(folder.path)], cwd=ROOT, check=False)
     return code
@@ -263,13 +269,17 @@ def _parser() -> argparse.ArgumentParser:
         "--shrink",
         {"action": "store_true", "help": "at this machine's size, without a GPU: random model, sample of problems"},
     )
+    fresh = (
+        "--fresh",
+        {"action": "store_true", "help": "start anew, even where a run of this recipe could be resumed"},
+    )
     dry = ("--dry-run", {"action": "store_true", "help": "say what would run, and start nothing"})
     add("check", check_verb, "say whether the recipe can be run, and everything that is wrong with it (exit code 2)",
         "recipe", options=[override])  # fmt: skip
     add("show", show_verb, "print the resolved recipe, the batch arithmetic, the environment and the command",
         "recipe", options=[override, small])  # fmt: skip
-    add("run", run_verb, "check it and run it; exit code 0 finished, 1 failed, 2 refused, 130 interrupted",
-        "recipe", options=[override, small, runs, dry])  # fmt: skip
+    add("run", run_verb, "check it and run it, or resume it; exit code 0 finished, 1 failed, 2 refused, 130 interrupted, "
+        "75 stopped so that the same command resumes", "recipe", options=[override, small, runs, fresh, dry])  # fmt: skip
     add("pair", pair_verb, "say whether two recipes do the same work and differ in the arm alone; exit code 0 yes, 1 no",
         "a", "b", options=[override])  # fmt: skip
     add("compare", compare_verb, "run a pair back to back, in turns, and print throughput, idle shares and their spread",
@@ -277,8 +287,8 @@ def _parser() -> argparse.ArgumentParser:
                            ("--repeats", {"type": int, "default": 3, "choices": range(1, 100), "metavar": "N",
                                           "help": "runs of each, 1 to 99 (default: 3)"}),
                            ("--export", {"type": Path, "metavar": "FILE", "help": "the figures as JSON too"})])  # fmt: skip
-    add("sweep", sweep_verb, "check every point of a sweep, and run those without a finished record",
-        "sweep", options=[override, small, runs, dry])  # fmt: skip
+    add("sweep", sweep_verb, "check every point of a sweep, and run or resume those without a finished record",
+        "sweep", options=[override, small, runs, fresh, dry])  # fmt: skip
     add("plan", plan_verb, "say whether it fits, how long a step takes and what it costs; exit code 1 if it does not fit",
         "recipe", options=[override, ("--gpu", {"metavar": "KIND", "help": "instead of cluster.gpu"}),
                            ("--gpu-gib", {"type": float, "metavar": "N", "help": "instead of the kind's memory"}),

@@ -23,6 +23,7 @@ def main() -> int:
     told: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: told.append(received))
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm may send it to every process: it is for the launcher
     parent = psutil.Process().ppid()
     command = subprocess.Popen(sys.argv[1:])
     while command.poll() is None and not told and psutil.Process().ppid() == parent:

@@ -1,16 +1,25 @@
 """Progress of a run, drawn from its record: a bar at a terminal, plain lines in a log."""
 
+import os
 import sys
 
 from record import LineFollower, RunFolder
 
+STAGES = {"training": "training", "trained": "ending", "finished": "over", "stopped": "over"}  # by event
+
 
 class Progress:
-    """Follows events.jsonl and metrics.jsonl."""
+    """Follows events.jsonl and metrics.jsonl, from where they end now.
+
+    `stage` is where the run is: starting, training, ending (held-out problems, after the last step), over.
+    """
 
     def __init__(self, folder: RunFolder, recipe: dict):
+        self.stage = "starting"
         self._steps = recipe["grpo"].get("max_steps")
-        self._events, self._metrics = LineFollower(folder.events_path), LineFollower(folder.metrics_path)
+        self._events, self._metrics = (
+            LineFollower(path, only_new=True) for path in (folder.events_path, folder.metrics_path)
+        )
         self._bar = None
         if sys.stderr.isatty():
             from rich.console import Console
@@ -25,10 +34,13 @@ class Progress:
             self._bar.start()
 
     def say(self, text: str) -> None:
-        if self._bar:
-            self._bar.console.print(text, markup=False, highlight=False)
-        else:
-            print(text, file=sys.stderr, flush=True)
+        try:
+            if self._bar:
+                self._bar.console.print(text, markup=False, highlight=False)
+            else:
+                print(text, file=sys.stderr, flush=True)
+        except OSError:  # the terminal has gone (SIGHUP): the run goes on, or ends in order
+            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115, for the rest of this process
 
     def follow(self) -> None:
         """Says what is new: events, held-out results and steps, in the order in which they happened."""
@@ -36,6 +48,7 @@ class Progress:
         for row in sorted(rows, key=lambda row: row["unix_seconds"]):
             if "event" in row:
                 self._steps = row.get("steps", self._steps)
+                self.stage = STAGES.get(row["event"], self.stage)
                 self.say(f"[{row['seconds']:6.1f} s] {row['event']}")
             elif row["split"] == "eval":
                 self.say(f"held-out problems at step {row['step']}: reward {_number(row.get('reward'))}")

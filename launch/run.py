@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,12 +19,16 @@ from launch.command import command, environment
 from launch.derived import derive
 from launch.progress import Progress
 from launch.recipe import ROOT, recipe_hash
+from launch.resume import disk_is_full, launcher, locked, take_up
 from launch.roofline import work_of
 from launch.server import Server, trainer_environment
+from launch.stalled import StoppedProcesses
+from launch.stopping import AGAIN, Ending, Requests
 from record import RunFolder, utc_now
 from record.provenance import git_state
 
-FINISHED, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+FINISHED, FAILED, REFUSED = 0, 1, 2
+TERMINATE_SECONDS = 25  # torchrun itself kills a rank that does not follow after 15 (launch/command.py)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -61,62 +66,79 @@ def make_run_folder(recipe: dict, runs: Path, overrides: list[str]) -> RunFolder
             if name.startswith(("NCCL_", "GLOO_", "VLLM_", "OMP_", "ACCELERATE_"))
         },
         git=git,
+        wandb_id=uuid.uuid4().hex[:16],
         host={"machine": platform.machine(), "cpus": os.cpu_count(), "memory_bytes": psutil.virtual_memory().total},
         start=utc_now(),
-        end=None,
-        exit={"status": "running", "cause": None},
     )
+    folder.begin_attempt(from_step=0, checkpoint=None, git=git, changed={}, launcher=launcher())
     return folder
 
 
-def run(recipe: dict, runs: Path, overrides: list[str]) -> tuple[int, RunFolder]:
-    """Runs a checked recipe to its end. Returns the exit code (0 finished, 1 failed, 2 refused by a rank before any
-    engine, 130 interrupted) and the run's folder. No process that it started is alive afterwards."""
-    folder = make_run_folder(recipe, runs, overrides)
+def run(recipe: dict, runs: Path, overrides: list[str], resumed: RunFolder | None = None) -> tuple[int, RunFolder]:
+    """Runs a checked recipe to its end, or takes a run of it up again. Returns the exit code (0 finished, 1 failed, 2 refused
+    by a rank before any engine, 75 stopped so that the same command resumes, 130 interrupted) and the run's folder. No process
+    that it started is alive afterwards.
+
+    Args:
+        resumed: what launch.resume.unfinished gave.
+
+    Raises:
+        OSError: the run's folder cannot be made or written.
+        StillGoing: another launcher has just taken it up.
+    """
+    folder = resumed or make_run_folder(recipe, runs, overrides)
+    with locked(folder) as lock:
+        if resumed:
+            step = take_up(folder, git_state())
+            print(f"resuming {folder.path} from step {step} (--fresh starts anew)", flush=True)
+        else:
+            print(f"run record: {folder.path}", flush=True)
+        return _run(recipe, folder, lock), folder
+
+
+def _run(recipe: dict, folder: RunFolder, lock: int) -> int:
     progress = Progress(folder, recipe)
-    print(f"run record: {folder.path}", flush=True)
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # a rank whose parent dies becomes ours, and is found below
-    asked_to_stop: list[int] = []
-    previous = {
-        number: signal.signal(number, lambda received, _frame: asked_to_stop.append(received))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
     server = Server(recipe, folder) if recipe["recipe"]["arm"] == "server" else None
     ranks = None
-    try:
-        if server is None or _await_server(server, progress, asked_to_stop):
-            ranks = _start_ranks(recipe, folder, server)
+    with Requests() as requests:
+        ending = Ending(folder, progress, requests, [StoppedProcesses(), *([server.failure] if server else [])])
+        try:
+            if server is None or _await_server(server, progress, ending):
+                ranks = _start_ranks(recipe, folder, server, lock)
+                if server:
+                    server.watch()
+                _follow(ranks, progress, ending)
+            if server:  # a rank that lost its server may have told torchrun before the server was looked at
+                ending.cause = ending.cause or server.failure()
+        finally:
             if server:
-                server.watch()
-            told = False
-            while ranks.poll() is None:
-                progress.follow()
-                if not told and (asked_to_stop or (server and server.failed())):
-                    why = signal.Signals(asked_to_stop[0]).name if asked_to_stop else server.cause
-                    progress.say(f"{why}: stopping the ranks (Ctrl-C{' again' if asked_to_stop else ''} to kill them)")
-                    ranks.terminate()
-                    told = True
-                elif len(asked_to_stop) > 1:
-                    break
-                time.sleep(0.2)
-        if server:
-            server.failed()  # a rank that lost its server may have told torchrun before the server was looked at
-    finally:
-        if server:
-            server.stop()
-        _stop_descendants(grace_seconds=0 if len(asked_to_stop) > 1 else 10)
+                server.stop()
+            _stop_descendants(grace_seconds=0 if ending.kill else 2 if ending.cause else 10)
+            progress.follow()
+            progress.close()
+    return _conclude(folder, ranks.returncode if ranks else None, ending, server)
+
+
+def _follow(ranks: subprocess.Popen, progress: Progress, ending: Ending) -> None:
+    """Until the ranks have left; bounded in time once they have been told to."""
+    told_at = None
+    while ranks.poll() is None:
         progress.follow()
-        progress.close()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-    return _conclude(folder, ranks.returncode if ranks else None, asked_to_stop, server), folder
+        if ending.wanted():
+            if told_at is None:
+                ranks.terminate()
+                told_at = time.monotonic()
+            if ending.kill or time.monotonic() - told_at > TERMINATE_SECONDS:
+                break
+        time.sleep(0.2)
 
 
-def _await_server(server: Server, progress: Progress, asked_to_stop: list[int]) -> bool:
+def _await_server(server: Server, progress: Progress, ending: Ending) -> bool:
     """Starts the server and waits for it. False if it failed, or if the person has had enough."""
     server.start()
     progress.say(f"vLLM server starting on {server.url}")
-    while not asked_to_stop and not server.cause:
+    while not ending.wanted():
         if server.healthy():
             progress.say("vLLM server healthy")
             return True
@@ -124,20 +146,21 @@ def _await_server(server: Server, progress: Progress, asked_to_stop: list[int]) 
     return False
 
 
-def _start_ranks(recipe: dict, folder: RunFolder, server: Server | None) -> subprocess.Popen:
+def _start_ranks(recipe: dict, folder: RunFolder, server: Server | None, lock: int) -> subprocess.Popen:
     variables = {name: value for name, (value, _) in environment(recipe, folder.path).items()}
     if server:
         variables |= trainer_environment(recipe, server.host)
     with open(folder.logs_path / "torchrun.log", "wb") as log:
         return subprocess.Popen(
             command(recipe, folder.path), cwd=ROOT, env=os.environ | variables, stdin=subprocess.DEVNULL,
-            stdout=log, stderr=subprocess.STDOUT,
+            stdout=log, stderr=subprocess.STDOUT, pass_fds=[lock],
             start_new_session=True,  # a Ctrl-C reaches the launcher alone, which stops the ranks in order
             preexec_fn=_die_with_parent,  # noqa: PLW1509, no thread runs yet
         )  # fmt: skip
 
 
 def _die_with_parent() -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm may send it to every process: it is for the launcher
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
@@ -154,7 +177,7 @@ def _stop_descendants(grace_seconds: float) -> None:
         _, alive = psutil.wait_procs(alive, timeout=5)
 
 
-def _conclude(folder: RunFolder, returncode: int | None, asked_to_stop: list[int], server: Server | None) -> int:
+def _conclude(folder: RunFolder, returncode: int | None, ending: Ending, server: Server | None) -> int:
     """Gives the record its exit status where the ranks could not, and says what happened."""
     status = folder.manifest()["exit"]["status"]
     if status == "finished":
@@ -164,21 +187,28 @@ def _conclude(folder: RunFolder, returncode: int | None, asked_to_stop: list[int
                 file=sys.stderr,
             )
         return FINISHED
-    if asked_to_stop:
-        folder.finish("interrupted", f"stopped by {signal.Signals(asked_to_stop[0]).name}")
+    if status == "interrupted":
+        cause = folder.manifest()["exit"]["cause"]
+        print(f"interrupted, {cause}; the same command resumes from there: {folder.path}", file=sys.stderr)
+        return AGAIN
+    if ending.exit_code is not None:
+        _finish(folder, "interrupted", f"stopped by {ending.signal_name}")
         print(f"interrupted; the record holds every finished step: {folder.path}", file=sys.stderr)
-        return INTERRUPTED if asked_to_stop[0] == signal.SIGINT else 128 + asked_to_stop[0]
+        return ending.exit_code
     errors = folder.errors()
-    refused = bool(errors) and errors[0]["kind"] == "Refused"
-    if server and server.cause:  # what the ranks then say of it only follows
-        refused, errors, cause = False, [], server.cause
+    refused = False
+    if ending.cause:  # what the ranks then say only follows from it
+        errors, cause = [], ending.cause
+    elif not errors and (full := disk_is_full(folder)):
+        cause = full
     elif killed := killed_rank(folder):
-        refused, errors, cause = False, [], killed
+        errors, cause = [], killed
     elif errors:
         cause = f"rank {errors[0]['rank']}: {errors[0]['kind']}: {errors[0]['message']}"
+        refused = errors[0]["kind"] == "Refused"
     else:
         cause = f"torchrun ended with exit code {returncode}"
-    folder.finish("failed", cause)
+    _finish(folder, "failed", cause)
     print(f"failed: {cause}", file=sys.stderr)
     if not refused:
         if server and server.cause:
@@ -188,6 +218,13 @@ def _conclude(folder: RunFolder, returncode: int | None, asked_to_stop: list[int
         print("\n".join(f"  | {line}" for line in shown[-12:]), file=sys.stderr)
         print(f"  the ranks' logs: {folder.logs_path}", file=sys.stderr)
     return REFUSED if refused else FAILED
+
+
+def _finish(folder: RunFolder, status: str, cause: str) -> None:
+    try:
+        folder.finish(status, cause)
+    except OSError as error:  # a full disk: what happened is said all the same
+        print(f"warning: {error.filename}: {error.strerror}: the record stays without its exit status", file=sys.stderr)
 
 
 def killed_rank(folder: RunFolder) -> str | None:

@@ -162,7 +162,7 @@ class Server:
 
     def healthy(self) -> bool:
         """Whether it answers. Look at `cause` too: it may have died instead, or its time may be over."""
-        if self.failed() or not self._watch.answers():
+        if self.failure() or not self._watch.answers():
             waited, limit = time.monotonic() - self._started, start_limit_seconds(self._recipe)
             if not self.cause and waited > limit:
                 self.cause = (
@@ -178,9 +178,9 @@ class Server:
         """From here on a thread looks after it. After the last fork: a child of a process with threads may hang."""
         self._watch.start()
 
-    def failed(self) -> bool:
-        """Whether the server is dead or deaf; `cause` then says how."""
-        code = self._process.poll()
+    def failure(self) -> str | None:
+        """How the server died or went deaf, if it did; kept as `cause`."""
+        code = self._process.poll() if self._process else None
         if self.cause is None and code is not None:
             how = (
                 f"killed by {signal.Signals(code - 128).name}" if code > 128 else f"exit code {code}"
@@ -188,7 +188,7 @@ class Server:
             self.cause = f"the vLLM server died ({how})"
         if self.cause is None and self._watch.complaint:
             self.cause = f"the vLLM server {self._watch.complaint}"
-        return self.cause is not None
+        return self.cause
 
     def last_lines(self) -> list[str]:
         """The end of its log, before the noise that it makes while it goes down."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from record import LineWriter
 
 PERIOD_SECONDS = 0.5
-DEAF_SECONDS = 60  # packing the answers to a large batch keeps others waiting for seconds, not for a minute
+DEAF_SECONDS = 30  # packing the answers to a large batch keeps others waiting for seconds, not for half a minute
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy stands between us and our own server
 
 # Which requests are which work: TRL's client makes these and no others while it trains (trl/generation/vllm_client.py).

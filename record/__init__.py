@@ -6,12 +6,14 @@
     phases.rank*.jsonl    what each rank was doing, and when
     phases.server.jsonl   when the server was busy, in the server arm
     error.rank*.json      why a rank stopped, where one did
+    checkpoint-*/         transformers' checkpoints; whole.json in one says that it is whole
+    attempts/*/           of a resumed run: what its earlier attempts left beside what counts
 
 `launch` makes the folder and has the last word on the exit status, `training` fills it, `analysis` reads it. This folder
 is all that they share. It imports the standard library alone.
 """
 
-from record.files import LineFollower, LineWriter, clean, read_json, read_lines, utc_now, write_json
+from record.files import LineFollower, LineWriter, clean, read_json, read_lines, utc_now, write_json, write_lines
 from record.run import SCHEMA_VERSION, RunFolder
 
 __all__ = [
@@ -24,4 +26,5 @@ __all__ = [
     "read_lines",
     "utc_now",
     "write_json",
+    "write_lines",
 ]

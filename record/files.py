@@ -1,5 +1,7 @@
 """JSON files that are whole or absent, and JSON lines that are whole or absent."""
 
+import contextlib
+import errno
 import json
 import math
 import os
@@ -40,16 +42,31 @@ def write_json(path: Path, value) -> None:
     Raises:
         OSError: the folder is missing, not writable or full; `path` is then as it was before.
     """
-    path = Path(path)
+    _replace(Path(path), _dump(value, indent=2) + "\n")
+
+
+def write_lines(path: Path, rows: list[dict]) -> None:
+    """Replaces a JSON-lines file in one step.
+
+    Raises:
+        OSError: the folder is missing, not writable or full; `path` is then as it was before.
+    """
+    _replace(Path(path), "".join(_dump(row) + "\n" for row in rows))
+
+
+def _replace(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
-            file.write(_dump(value, indent=2) + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def read_json(path: Path):
@@ -96,9 +113,13 @@ class LineWriter:
         """
         line = (_dump(value) + "\n").encode()
         size = os.fstat(self._descriptor).st_size
-        if os.write(self._descriptor, line) != len(line):
+        try:
+            written = os.write(self._descriptor, line)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        if written != len(line):
             os.ftruncate(self._descriptor, size)
-            raise OSError(f"{self.path}: no room for a line of {len(line)} bytes")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -122,9 +143,13 @@ def read_lines(path: Path) -> tuple[list[dict], int]:
 class LineFollower:
     """Reads what is new in a JSON-lines file that another process appends to; a half line waits until it is whole."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, only_new: bool = False):
+        """
+        Args:
+            only_new: leave out what is there already.
+        """
         self.path = Path(path)
-        self._offset_bytes = 0
+        self._offset_bytes = self.path.stat().st_size if only_new and self.path.exists() else 0
 
     def read(self) -> list[dict]:
         """The rows since the last call; none while the file does not exist."""

@@ -30,6 +30,27 @@ class RunFolder:
     def logs_path(self) -> Path:
         return self.path / "logs"
 
+    @property
+    def stop_path(self) -> Path:
+        """Where the launcher asks for an end after the step; the ranks look for it (training/checkpoints.py)."""
+        return self.path / "stop.json"
+
+    @property
+    def lock_path(self) -> Path:
+        """Locked (flock) by the launcher while the run is going."""
+        return self.path / "lock"
+
+    def attempt_path(self, number: int) -> Path:
+        """What the first, second, ... attempt left that the run does not count: steps after the checkpoint from which the next
+        one went on, under the same file names; its logs and errors."""
+        return self.path / "attempts" / str(number)
+
+    def ask_to_stop(self, signal_name: str) -> None:
+        write_json(self.stop_path, {"signal": signal_name, "unix_seconds": time.time()})
+
+    def stop_signal(self) -> str:
+        return read_json(self.stop_path)["signal"]
+
     def phases_path(self, rank: int) -> Path:
         return self.path / f"phases.rank{rank}.jsonl"
 
@@ -65,8 +86,27 @@ class RunFolder:
     def finish(self, status: str, cause: str | None = None) -> None:
         """Writes the exit status: finished, failed or interrupted. The first word stands: a crash while the engines
         are torn down does not turn a finished run into a failed one."""
-        if self.manifest().get("exit", {}).get("status") in (None, "running"):
-            self.update(end=utc_now(), exit={"status": status, "cause": cause})
+        manifest = self.manifest()
+        if manifest.get("exit", {}).get("status") in (None, "running"):
+            end, verdict = utc_now(), {"status": status, "cause": cause}
+            attempts = manifest.get("attempts", [])
+            if attempts:
+                attempts[-1] |= {"end": end, "exit": verdict}
+            self.update(end=end, exit=verdict, attempts=attempts)
+
+    def begin_attempt(self, **fields) -> None:
+        """Adds an attempt to the manifest: `from_step` and `checkpoint` (0 and None for the first), commit, host, launcher. One
+        that ended without a word, as when its host went down, is closed with that cause."""
+        manifest = self.manifest()
+        attempts = manifest.get("attempts", [])
+        if attempts and attempts[-1]["exit"]["status"] == "running":
+            attempts[-1]["exit"] = {
+                "status": "failed",
+                "cause": "ended without a word: the launcher was killed, or its host",
+            }
+        verdict = {"status": "running", "cause": None}
+        attempts.append({"start": utc_now(), "end": None, "exit": verdict} | fields)
+        self.update(attempts=attempts, end=None, exit=verdict)
 
     def errors(self) -> list[dict]:
         """What the ranks left on failing, earliest first: it is the first that tells the cause, the rest follow from it."""

@@ -4,6 +4,7 @@ It reads the resolved recipe from the folder's manifest, trains, and writes the 
 recipe (launch/check.py), starting and stopping ranks (launch/run.py), tables and figures (analysis/).
 """
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -27,13 +28,15 @@ def main() -> int:
     rank = int(os.environ["RANK"])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm may send it to every process; the launcher sees to it
     try:
         train(folder, rank)
     except Stopped as stopped:
         return _leave(128 + stopped.args[0])
     except Exception as error:
-        folder.write_error(rank, type(error).__name__, str(error), traceback.format_exc())
-        traceback.print_exc()
+        with contextlib.suppress(OSError):  # a full disk takes neither; the launcher finds it
+            traceback.print_exc()
+            folder.write_error(rank, type(error).__name__, str(error), traceback.format_exc())
         return _leave(1)
     return _leave(0)
 
@@ -65,7 +68,8 @@ def train(folder: RunFolder, rank: int) -> None:
         training.data.Refused: bad input, before any engine has started.
     """
     manifest, main_rank = folder.manifest(), rank == 0
-    recipe = manifest["recipe"]
+    recipe, attempt = manifest["recipe"], manifest["attempts"][-1]
+    checkpoint = folder.path / attempt["checkpoint"] if attempt["checkpoint"] else None
     from training.recording import Events, Recorder, hardware, software
 
     events = Events(folder if main_rank else None)
@@ -74,7 +78,7 @@ def train(folder: RunFolder, rank: int) -> None:
     from transformers import AutoTokenizer, PrinterCallback
 
     from rewards import registry
-    from training import engine, tracking
+    from training import checkpoints, engine, tracking
     from training.arguments import to_grpo_config
     from training.data import Refused, load_split
     from training.memory import probes
@@ -102,7 +106,7 @@ def train(folder: RunFolder, rank: int) -> None:
     ]
     events(f"data read: {train_report['kept_rows']} of {train_report['rows']} training problems", data=train_report)
     if main_rank:
-        tracking.start(recipe, manifest["recipe_hash"], folder.path)
+        tracking.start(recipe, manifest["recipe_hash"], folder.path, manifest["wandb_id"])
         folder.update(
             trl_arguments=args.to_dict(),
             packages=software(),
@@ -110,13 +114,15 @@ def train(folder: RunFolder, rank: int) -> None:
             data={"train": train_report, "eval": eval_report},
         )
 
+    args.eval_on_start &= checkpoint is None
     clock = PhaseClock(LineWriter(folder.phases_path(rank)), *probes(args.use_cpu))
     computes_in = "bfloat16" if args.bf16 else "float16" if args.fp16 else model["dtype"]
     engine.install(clock, recipe["grpo"]["seed"], computes_in, server["weight_transfer"] if server else None)
+    sentinel = Sentinel(computes_in, cut=sampling_is_cut(recipe["grpo"])) if args.use_vllm else None
     with clock("other"):
         trainer = RecordedGRPOTrainer(
             clock=clock,
-            sentinel=Sentinel(computes_in, cut=sampling_is_cut(recipe["grpo"])) if args.use_vllm else None,
+            sentinel=sentinel,
             model=model["path"],
             reward_funcs=rewards,
             args=args,
@@ -127,15 +133,26 @@ def train(folder: RunFolder, rank: int) -> None:
         writer = LineWriter(folder.metrics_path) if main_rank else None
         trainer.remove_callback(PrinterCallback)  # the launcher prints from the record
         trainer.add_callback(Recorder(writer, trainer, clock, manifest["derived"]["generation_batch"]))
+        endings = checkpoints.Endings(folder, trainer, events)
+        trainer.add_callback(endings)
         events("model loaded, engines ready")
-        trainer.train()
-        events("trained", steps=trainer.state.global_step)
-        if eval_rows is not None:
-            trainer.evaluate()
+        checkpoints.train(trainer, checkpoint)
+        if not endings.stopped:
+            events("trained", steps=trainer.state.global_step)
+            if eval_rows is not None:
+                trainer.evaluate()
+    _end(folder, trainer, endings.stopped, events)
+
+
+def _end(folder: RunFolder, trainer, stopped: str | None, events) -> None:
+    """The exit status, when all ranks are done."""
     trainer.accelerator.wait_for_everyone()
-    if main_rank:
-        folder.finish("finished")
-    events("finished")
+    if trainer.accelerator.is_main_process:
+        if stopped:
+            folder.finish("interrupted", f"stopped by {stopped} after step {trainer.state.global_step}")
+        else:
+            folder.finish("finished")
+    events("stopped" if stopped else "finished")
 
 
 if __name__ == "__main__":

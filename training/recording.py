@@ -77,6 +77,7 @@ class Recorder(TrainerCallback):
         self._tokens_seen = 0
 
     def on_train_begin(self, args, state, control, **kwargs):
+        self._tokens_seen = state.num_input_tokens_seen
         engine = getattr(self._trainer.accelerator, "deepspeed_engine_wrapped", None)
         if engine is not None:  # DeepSpeed steps the optimizer inside its backward call
             step = engine.engine.step

@@ -62,6 +62,13 @@ class Sentinel:
         self._learnt: list[float] = []  # logarithms of the levels of the first healthy steps
         self._over = 0
 
+    def state(self) -> dict:
+        """What it has learnt, as a checkpoint keeps it."""
+        return {"learnt": self._learnt, "over": self._over}
+
+    def restore(self, state: dict) -> None:
+        self._learnt, self._over = list(state["learnt"]), state["over"]
+
     @property
     def limit(self) -> float:
         """What the next level must not exceed: the learnt level (median) times a factor. The factor is LEAST_FACTOR, or six

@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 
 
-def start(recipe: dict, recipe_hash: str, run_folder: Path) -> None:
+def start(recipe: dict, recipe_hash: str, run_folder: Path, run_id: str) -> None:
     """Opens the run before the trainer would, so that group, tags and the recipe are in it; transformers' own callback
     then finds the open run and logs into it. Offline unless a key is set (the launcher sets WANDB_MODE); where the key
-    or the network turns out not to work, offline too, with a warning: no run is lost for want of its mirror."""
+    or the network turns out not to work, offline too, with a warning: no run is lost for want of its mirror. A resumed run
+    has its first attempt's id: wandb goes on in the same run, or offline in a further folder that `wandb sync` adds to it."""
     import wandb
 
     tracking = recipe["tracking"]
@@ -17,6 +18,8 @@ def start(recipe: dict, recipe_hash: str, run_folder: Path) -> None:
         "group": tracking["group"],
         "tags": tracking["tags"],
         "name": f"{recipe['name']}-{run_folder.name}",
+        "id": run_id,
+        "resume": "allow",
         "dir": run_folder,
         "config": {"recipe": recipe, "recipe_hash": recipe_hash},
         "settings": wandb.Settings(

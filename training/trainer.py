@@ -9,6 +9,7 @@ import torch
 from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
+from training import checkpoints
 from training.phases import PhaseClock
 from training.sentinel import Sentinel, watched
 
@@ -22,7 +23,9 @@ class RecordedGRPOTrainer(GRPOTrainer):
 
     def __init__(self, *args, clock: PhaseClock, sentinel: Sentinel | None = None, **kwargs):
         self._clock = clock
-        self._sentinel = sentinel
+        self.sentinel = sentinel
+        self.prompts_sha256: str | None = None
+        self.epochs_done = 0  # in earlier attempts
         super().__init__(*args, **kwargs)
         self.reward_funcs = [
             _timed(function, name, clock)
@@ -46,13 +49,12 @@ class RecordedGRPOTrainer(GRPOTrainer):
         mode = "train" if self.model.training else "eval"
         # one digest a prompt, so that the digest of the whole does not depend on how many ranks share the prompts
         digests = [hashlib.sha256(json.dumps(row["prompt"]).encode()).hexdigest() for row in inputs]
-        self.prompts_sha256 = (
-            hashlib.sha256("".join(gather_object(digests)).encode()).hexdigest() if mode == "train" else None
-        )
+        if mode == "train":
+            self.prompts_sha256 = hashlib.sha256("".join(gather_object(digests)).encode()).hexdigest()
         with self._clock("other"):
             output = super()._generate_and_score_completions(inputs)
-            if self._sentinel and mode == "train":
-                watched(self, self._sentinel, output)
+            if self.sentinel and mode == "train":
+                watched(self, self.sentinel, output)
             return output
 
     def _generate_single_turn(self, *args, **kwargs):
@@ -76,7 +78,13 @@ class RecordedGRPOTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, *args, **kwargs):
         with self._clock("save"):
-            return super()._save_checkpoint(*args, **kwargs)
+            checkpoints.save(self, functools.partial(super()._save_checkpoint, *args, **kwargs))
+
+    def _get_train_sampler(self, *args, **kwargs):
+        sampler = super()._get_train_sampler(*args, **kwargs)
+        for _ in range(self.epochs_done):
+            next(iter(sampler))  # draws an epoch's order
+        return sampler
 
 
 def _timed(function, name: str, clock: PhaseClock):

@@ -8,7 +8,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from training import tracking
-tracking.start({"tracking": {"project": "p", "group": None, "tags": []}, "name": "n"}, "hash", Path(sys.argv[1]))
+tracking.start({"tracking": {"project": "p", "group": None, "tags": []}, "name": "n"}, "hash", Path(sys.argv[1]), "0a1b2c")
 tracking.finish(0)
 """
 
