@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
@@ -159,14 +160,16 @@ def _split(path: Path, aside: Path, step: int, sealed: float) -> None:
     if not path.exists():
         return
     rows, torn = read_lines(path)
-    later = [
-        row for row in rows if row["step"] > step or row.get("unix_seconds", row.get("start_unix_seconds")) > sealed
-    ]
+    kept, later = [], []
+    for row in rows:
+        written = row.get("unix_seconds", row.get("start_unix_seconds"))
+        (later if row["step"] > step or written > sealed else kept).append(row)
     if not later and not torn:
         return
     known = read_lines(aside)[0] if aside.exists() else []
-    write_lines(aside, known + [row for row in later if row not in known])
-    write_lines(path, [row for row in rows if row not in later])
+    there = {json.dumps(row) for row in known}
+    write_lines(aside, known + [row for row in later if json.dumps(row) not in there])
+    write_lines(path, kept)
 
 
 def changes(manifest: dict, git: dict) -> dict[str, tuple]:

@@ -82,7 +82,12 @@ def start_limit_seconds(recipe: dict) -> float:
     return 300 + count * (2 if computes_in(recipe) == "bfloat16" else 4) / 100e6
 
 
-def server_command(recipe: dict, host: str, port: int) -> list[str]:
+def server_command(recipe: dict, host: str, port: int, from_step: int = 0) -> list[str]:
+    """
+    Args:
+        from_step: of a resumed run. Its new server cannot go on with the old one's random numbers; with the old seed it would
+            draw those of the first steps once more.
+    """
     model, grpo, server = recipe["model"], recipe["grpo"], recipe["cluster"]["server"]
     transfer = weight_transfer(recipe)
     arguments = [
@@ -93,7 +98,7 @@ def server_command(recipe: dict, host: str, port: int) -> list[str]:
         "--data-parallel-size", str(server["data_parallel_size"]),
         "--gpu-memory-utilization", str(server["gpu_memory_utilization"]),
         "--max-model-len", str(grpo["vllm_max_model_length"]),
-        "--seed", str(grpo["seed"] * 1_000_003 % 2**31),  # as the colocated engines (training/engine.py)
+        "--seed", str((grpo["seed"] * 1_000_003 + from_step) % 2**31),  # as the colocated engines (training/engine.py)
         # what TRL needs: log-probabilities of what was really sampled, of every token, and a way in for the weights
         "--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1",
         "--weight-transfer-config", json.dumps({"backend": transfer}),
@@ -143,7 +148,8 @@ class Server:
 
     def start(self) -> None:
         """Starts it and returns at once."""
-        command = server_command(self._recipe, self.host, self.port)
+        from_step = self._folder.manifest()["attempts"][-1]["from_step"]
+        command = server_command(self._recipe, self.host, self.port, from_step)
         self._folder.update(
             server={
                 "url": self.url,

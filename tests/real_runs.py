@@ -16,6 +16,16 @@ from launch.recipe import ROOT
 # A few small steps: what is tested is the path, not the learning.
 SHORT = ("grpo.max_steps=3", "grpo.per_device_train_batch_size=8", "grpo.max_completion_length=24")
 
+CASES = {
+    "one rank": ("recipes/tiny_colocate.yaml", ["cluster.gpus_per_node=1", "grpo.per_device_train_batch_size=16"]),
+    "two ranks": ("recipes/tiny_colocate.yaml", []),
+    "two ranks, TP 2": ("recipes/tiny_colocate.yaml", ["grpo.vllm_tensor_parallel_size=2"]),
+    "ZeRO-3, TP 2": ("recipes/tiny_zero3_tp2.yaml", []),
+    "server": ("recipes/tiny_server.yaml", ["grpo.per_device_train_batch_size=16"]),
+    "generate": ("recipes/tiny_generate.yaml", []),
+    "continuous batching": ("recipes/tiny_continuous_batching.yaml", []),
+}
+
 
 @dataclass
 class Outcome:

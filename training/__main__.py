@@ -80,7 +80,7 @@ def train(folder: RunFolder, rank: int) -> None:
     from rewards import registry
     from training import checkpoints, engine, tracking
     from training.arguments import to_grpo_config
-    from training.data import Refused, load_split
+    from training.data import Refused
     from training.memory import probes
     from training.phases import PhaseClock
     from training.sentinel import Sentinel, sampling_is_cut
@@ -95,11 +95,7 @@ def train(folder: RunFolder, rank: int) -> None:
         model["path"], revision=model["revision"], trust_remote_code=model["trust_remote_code"], padding_side="left"
     )
     with args.main_process_first(desc="reading the data"):
-        prompts = manifest["derived"]["prompts_per_generation"]
-        train_rows, train_report = load_split(recipe, recipe["data"]["train_split"], tokenizer, at_least_rows=prompts)
-        eval_rows = eval_report = None
-        if recipe["data"]["eval_split"]:
-            eval_rows, eval_report = load_split(recipe, recipe["data"]["eval_split"], tokenizer)
+        (train_rows, train_report), (eval_rows, eval_report) = _splits(manifest, tokenizer)
     rewards = [
         registry.load(name, **{key: value for key, value in reward.items() if key != "weight"})
         for name, reward in recipe["rewards"].items()
@@ -142,6 +138,18 @@ def train(folder: RunFolder, rank: int) -> None:
             if eval_rows is not None:
                 trainer.evaluate()
     _end(folder, trainer, endings.stopped, events)
+
+
+def _splits(manifest: dict, tokenizer) -> tuple[tuple, tuple]:
+    """Rows and report of the training problems, and of the held-out ones (None, None without them)."""
+    from training.data import load_split
+
+    recipe, prompts = manifest["recipe"], manifest["derived"]["prompts_per_generation"]
+    train, held_out = recipe["data"]["train_split"], recipe["data"]["eval_split"]
+    return (
+        load_split(recipe, train, tokenizer, at_least_rows=prompts),
+        load_split(recipe, held_out, tokenizer) if held_out else (None, None),
+    )
 
 
 def _end(folder: RunFolder, trainer, stopped: str | None, events) -> None:

@@ -127,7 +127,7 @@ def train(trainer, checkpoint: Path | None) -> None:
         trainer.train()
         return
     restore(trainer, checkpoint)
-    # without a GPU a rank's device is cpu:<rank>, and transformers asks torch to load the optimizer there: torch knows cpu alone
+    # without a GPU a rank's device is cpu:<rank>; transformers has torch load the optimizer there, and torch knows cpu alone
     torch.serialization.register_package(
         0, lambda storage: None, lambda storage, location: storage if location.startswith("cpu:") else None
     )

@@ -31,6 +31,7 @@ def start(recipe: dict, recipe_hash: str, run_folder: Path, run_id: str) -> None
     except wandb.Error as error:
         print(f"warning: wandb could not start online ({error}); `wandb sync` uploads this run later", file=sys.stderr)
         os.environ["WANDB_MODE"] = "offline"
+        wandb.teardown()  # its service still has the run of that id in hand
         wandb.init(**settings | {"mode": "offline"})
 
 
