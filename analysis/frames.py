@@ -64,9 +64,8 @@ class Frames:
 
     @property
     def steady_phases(self) -> pandas.DataFrame:
-        """The intervals of training steps after the first of each attempt."""
-        first = self.phases["step"].isin(self.steps.loc[self.steps["first"], "step"])
-        return self.phases[(self.phases["split"] == "train") & (self.phases["step"] > 1) & ~first]
+        """The intervals of training steps after the first of the run."""
+        return self.phases[(self.phases["split"] == "train") & (self.phases["step"] > 1)]
 
 
 def accuracy_name(manifest: dict) -> str | None:
