@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed-$(shell cat requirements/*.txt | sha256sum | cut 
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 TORCH := torch==2.13.0+cpu
 
-.PHONY: help tiny test lint check bench-rewards fuzz-rewards bench-memory generated clean
+.PHONY: help tiny test lint check bench-rewards fuzz-rewards bench-memory report generated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -36,6 +36,9 @@ fuzz-rewards: $(INSTALLED) ## 100,000 mutated golds and completions through the 
 bench-memory: ## peak memory of 30 configurations on one GPU (environment.yml), then the planner's fit
 	$(PYTHON) benchmarks/measure_memory.py
 	$(PYTHON) benchmarks/fit_memory.py
+
+report: $(INSTALLED) ## the report page of the committed records, runs/report.html: figures, tables, claims, provenance
+	$(BIN)/python -m analysis report
 
 generated: $(INSTALLED) ## recipes/README.md, the snapshots of TRL's arguments, the README's claims and its tree, made anew
 	$(BIN)/python -m launch table --write

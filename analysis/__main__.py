@@ -1,4 +1,4 @@
-"""python -m analysis summary|export|table|compare|learning|runs|arms|metrics|claims|evaluation ...: see --help of each."""
+"""python -m analysis VERB: tables, figures, verdicts and a report page from run records; --help lists the verbs."""
 
 import argparse
 import sys
@@ -12,47 +12,51 @@ from analysis.summary import draw_reward_curve, table
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m analysis", description="Tables and figures from run records.")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    verb = verbs.add_parser("summary", help="a run's table, and its reward curve as a PNG in its folder")
+
+    def add(function, name: str, text: str) -> argparse.ArgumentParser:
+        verb = verbs.add_parser(name, help=text)
+        verb.set_defaults(verb=function)
+        return verb
+
+    verb = add(summary_verb, "summary", "a run's table, and its reward curve as a PNG in its folder")
     verb.add_argument("run", type=Path)
-    verb.set_defaults(verb=summary_verb)
-    verb = verbs.add_parser(
-        "export", help="a run's figures, curve and provenance as a JSON file to commit under results/"
-    )
+    verb = add(export_verb, "export", "a run's figures, curve and provenance as a JSON file to commit under results/")
     verb.add_argument("run", type=Path)
     verb.add_argument("file", type=Path)
-    verb.set_defaults(verb=export_verb)
-    verb = verbs.add_parser("table", help="the exported runs of a folder as a table in Markdown")
+    verb = add(table_verb, "table", "the exported runs of a folder as a table in Markdown")
     verb.add_argument("folder", type=Path)
-    verb.set_defaults(verb=table_verb)
-    verb = verbs.add_parser("compare", help="two arms' runs of the same work: throughput, idle shares, spread")
+    verb = add(compare_verb, "compare", "two arms' runs of the same work: throughput, idle shares, spread")
     verb.add_argument("runs", type=Path, nargs="+")
     verb.add_argument("--export", type=Path, metavar="FILE", help="as a JSON file to commit under results/ too")
-    verb.set_defaults(verb=compare_verb)
-    verb = verbs.add_parser("learning", help="exported runs of several arms: did they learn the same? With figures")
+    verb = add(learning_verb, "learning", "exported runs of several arms: did they learn the same? With figures")
     verb.add_argument("folder", type=Path)
-    verb.set_defaults(verb=learning_verb)
-    verb = verbs.add_parser("runs", help="every run and exported record below the paths: one row each; failed ones too")
+    verb = add(runs_verb, "runs", "every run and exported record below the paths: one row each; failed ones too")
     verb.add_argument("paths", type=Path, nargs="+")
     verb.add_argument("--price", type=float, help="of a GPU-hour, in your money: adds the cost")
     verb.add_argument("--csv", type=Path, metavar="FILE", help="all settings and metrics, for other programs")
-    verb.set_defaults(verb=runs_verb)
-    verb = verbs.add_parser(
-        "arms", help="over the seeds: each arm's metrics with intervals, and what the arms make of each other"
+    verb = add(
+        arms_verb, "arms", "over the seeds: each arm's metrics with intervals, and what the arms make of each other"
     )
     verb.add_argument("paths", type=Path, nargs="+")
     verb.add_argument(
         "--metric", action="append", metavar="NAME", help="may be repeated; default: throughput and accuracy"
     )
-    verb.set_defaults(verb=arms_verb)
-    verb = verbs.add_parser("metrics", help="what every metric is: name, unit, definition")
-    verb.set_defaults(verb=metrics_verb)
-    verb = verbs.add_parser("claims", help="the paper's claims: what the records support, contradict, or say in small")
+    add(metrics_verb, "metrics", "what every metric is: name, unit, definition")
+    verb = add(claims_verb, "claims", "the paper's claims: what the records support, contradict, or say in small")
     verb.add_argument("paths", type=Path, nargs="*", help="records (default: results)")
     verb.add_argument("--write", action="store_true", help="the table into README.md, between its marks")
-    verb.set_defaults(verb=claims_verb)
-    verb = verbs.add_parser("evaluation", help="the evaluations of a folder (training.evaluate) as tables in Markdown")
+    verb = add(evaluation_verb, "evaluation", "the evaluations of a folder (training.evaluate) as tables in Markdown")
     verb.add_argument("folder", type=Path)
-    verb.set_defaults(verb=evaluation_verb)
+    verb = add(figures_verb, "figures", "every figure that the records allow, as a file each")
+    verb.add_argument("paths", nargs="*", help="folders of records; default: the committed ones under results/")
+    verb.add_argument("--out", type=Path, default=Path("runs/figures"), metavar="FOLDER", help="default: runs/figures")
+    verb.add_argument("--only", metavar="NAME", help="one of them, as the file's name has it")
+    verb.add_argument("--format", choices=("png", "svg", "pdf"), default="png")
+    verb = add(report_verb, "report", "one HTML page: figures, tables, claims, and where each comes from")
+    verb.add_argument("paths", nargs="*", help="folders of records; default: the committed ones under results/")
+    verb.add_argument(
+        "--out", type=Path, default=Path("runs/report.html"), metavar="FILE", help="default: runs/report.html"
+    )
     arguments = parser.parse_args()
     try:
         arguments.verb(arguments)
@@ -138,6 +142,27 @@ def evaluation_verb(arguments) -> None:
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     print(evaluation.markdown_table(evaluations))
+
+
+def figures_verb(arguments) -> None:
+    from analysis.exhibits import KINDS, exhibit, records
+    from analysis.style import save
+
+    given = records(*arguments.paths) if arguments.paths else None
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name in [arguments.only] if arguments.only else KINDS:
+        shown = exhibit(name, given)
+        for number, picture in enumerate(shown.pictures, start=1):
+            path = arguments.out / f"{name}{'' if len(shown.pictures) == 1 else f'_{number}'}.{arguments.format}"
+            print(f"{save(picture.figure, path)}: {picture.caption}")
+        if not shown.pictures:
+            print(f"{name}: not measured yet. {shown.missing}")
+
+
+def report_verb(arguments) -> None:
+    from analysis.report import write_report
+
+    print(f"{write_report(arguments.out, arguments.paths)}: open it in a browser; it needs no network")
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ def throughput(
     readings    reading -> its label with the unit; one panel each
     paper       {"ratio", "label"}: the published speed-up, as a line
     """
-    names = list(readings)
-    columns = 2
-    rows = math.ceil((len(names) + 1) / columns)
+    names, columns = list(readings), 2
+    panels = len(names) + bool(speedups)
+    rows = math.ceil(panels / columns)
     figure = new_figure(7.2, 2.5 * rows + 0.4)
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True).flatten()
     for axis, name in zip(axes, names, strict=False):
@@ -46,28 +46,35 @@ def throughput(
                    linestyle=look.line, label=look.label)  # fmt: skip
         axis.set_title(readings[name])
         axis.set_ylim(bottom=0)
-    last = axes[len(names)]
-    for name, (marker, line, color) in zip(names, _READINGS, strict=False):
-        values = [value for value in sorted(speedups) if name in speedups[value]]
-        _curve(last, values, [speedups[value][name] for value in values], color=color, marker=marker, linestyle=line,
-               label=readings[name].split(",")[0])  # fmt: skip
-    last.axhline(1, color="#151515", linewidth=0.8)
-    if paper:
-        last.axhline(paper["ratio"], color="#a61e4d", linewidth=1.2, linestyle=(0, (6, 2, 1, 2)), label=paper["label"])
-    last.set_title("speed-up, ratio")
-    last.set_ylim(bottom=0)
-    if len(names) > 1 or paper:
-        last.legend(loc="lower right", handlelength=3)
+    for axis in axes[panels:]:
+        axis.remove()
+    if speedups:
+        _speedups(axes[len(names)], speedups, readings, paper)
     ticks = sorted({value for points in curves.values() for value in points})
-    for axis in axes:
+    for axis in axes[:panels]:
         axis.set_xscale("log", base=2)
         axis.set_xticks(ticks, [str(tick) for tick in ticks])
         axis.set_xticks([], minor=True)
-    for axis in axes[-columns:]:
+        axis.tick_params(labelbottom=axis in axes[max(0, panels - columns) : panels])
+    for axis in axes[max(0, panels - columns) : panels]:
         axis.set_xlabel(x_label)
     if len(curves) > 1:
         axes[0].legend(loc="upper left", handlelength=3)
     return figure
+
+
+def _speedups(axis, speedups: dict, readings: dict[str, str], paper: dict | None) -> None:
+    for name, (marker, line, color) in zip(readings, _READINGS, strict=False):
+        values = [value for value in sorted(speedups) if name in speedups[value]]
+        _curve(axis, values, [speedups[value][name] for value in values], color=color, marker=marker, linestyle=line,
+               label=readings[name].split(",")[0])  # fmt: skip
+    axis.axhline(1, color="#151515", linewidth=0.8)
+    if paper:
+        axis.axhline(paper["ratio"], color="#a61e4d", linewidth=1.2, linestyle=(0, (6, 2, 1, 2)), label=paper["label"])
+    axis.set_title("speed-up, ratio")
+    axis.set_ylim(bottom=0)
+    if len(readings) > 1 or paper:
+        axis.legend(loc="lower right", handlelength=3)
 
 
 def _curve(axis, values: list, estimates: list, **look) -> None:
@@ -192,8 +199,9 @@ def configuration(settings: dict) -> str:
     """A measured configuration in two short lines; the second is sequences x (prompt + completion tokens)."""
     engine = "" if settings["utilization"] is None else f", engine {settings['utilization']:.0%}"
     sleep = ", sleeps" if settings["sleep"] else ""
+    dtype = "" if settings["dtype"] == "bfloat16" else f", {settings['dtype']}"
     checkpointing = "" if settings["checkpointing"] else ", no checkpointing"
     return (
-        f"{settings['shape'].upper()}, {_SHARDING[settings['accelerate']]}{engine}{sleep}\n"
+        f"{settings['shape'].upper()}, {_SHARDING[settings['accelerate']]}{dtype}{engine}{sleep}\n"
         f"{settings['batch']} x ({settings['prompt']} + {settings['completion']}){checkpointing}"
     )

@@ -1,32 +1,35 @@
 """Who does what, and when: the phases of every rank, and the server's busy time, over a few steps of one run or of a pair."""
 
 from collections import defaultdict
+from statistics import median
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.load import Run
-from analysis.style import PHASES, new_figure, styled
+from analysis.frames import Frames
+from analysis.style import ARMS, PHASES, new_figure, styled
 
 ROW_INCHES = 0.3
 SHOWN_SHARE = 0.004  # a phase with less than this share of the time that is drawn counts as "other"
 
 
 @styled
-def timeline(runs: list[Run], first_step: int = 3, last_step: int = 5) -> Figure:
-    """One panel a run, in the order given, all on one scale of seconds; a row for the server and one for each rank.
+def timeline(runs: list[Frames], steps: int = 3) -> Figure:
+    """One panel a run, in the order given, all on one scale of seconds; a row for the server and one for each rank. Of each run
+    those `steps` steps in a row are shown that together are nearest to the median.
 
     Where a server generates, a trainer's "generate" is drawn as waiting: it sleeps until the answer is there.
 
     Raises:
-        ValueError: a run has no phases of these steps.
+        ValueError: a run has too few steps with phases.
     """
-    panels = [_rows(run, first_step, last_step) for run in runs]
+    windows = [typical_steps(run, steps) for run in runs]
+    panels = [_rows(run, window) for run, window in zip(runs, windows, strict=True)]
     small = _small_phases(panels)
     heights = [len(rows) + 0.9 for rows, _, _ in panels]
     figure = new_figure(7.2, ROW_INCHES * sum(heights) + 0.5 * len(runs) + 0.7)
     axes = figure.subplots(len(runs), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    for axis, run, (rows, starts, length) in zip(axes, runs, panels, strict=True):
+    for axis, run, window, (rows, starts, length) in zip(axes, runs, windows, panels, strict=True):
         _draw_rows(axis, rows, small)
         for step, begun in starts.items():
             axis.axvline(begun, color="black", linewidth=0.7, linestyle=(0, (4, 3)))
@@ -34,9 +37,8 @@ def timeline(runs: list[Run], first_step: int = 3, last_step: int = 5) -> Figure
                 f"step {step}", (begun, -0.5), xytext=(3, 2), textcoords="offset points", fontsize=7, va="bottom"
             )
         axis.axvline(length, color="black", linewidth=0.7, linestyle=(0, (4, 3)))
-        steps = last_step - first_step + 1
-        arm = run.manifest["recipe"]["recipe"]["arm"].replace("_", " ")
-        axis.set_title(f"{arm}: {steps} steps in {length:.1f} s", pad=14)
+        arm = ARMS[run.manifest["recipe"]["recipe"]["arm"]].label
+        axis.set_title(f"{arm}: {len(window)} steps in {length:.1f} s", pad=14)
         axis.grid(visible=False, axis="y")
     axes[0].set_xlim(0, 1.02 * max(length for _, _, length in panels))
     axes[-1].set_xlabel("seconds")
@@ -50,26 +52,48 @@ def timeline(runs: list[Run], first_step: int = 3, last_step: int = 5) -> Figure
     return figure
 
 
-def _rows(run: Run, first_step: int, last_step: int) -> tuple[dict, dict, float]:
+def typical_steps(run: Frames, count: int) -> range:
+    """The `count` training steps in a row whose seconds are nearest to the median of all such; the first step, which carries
+    compilation, is not among them.
+
+    Raises:
+        ValueError: the run has fewer steps with phases.
+    """
+    seconds = {}
+    for step, length in _first_rank(run).groupby("step")["seconds"].sum().items():
+        seconds[int(step)] = length
+    last = max(seconds, default=1)
+    windows = [range(first, first + count) for first in range(2, last - count + 2)]
+    lengths = {window: sum(seconds[step] for step in window) for window in windows if set(window) <= set(seconds)}
+    if not lengths:
+        raise ValueError(f"{run.path}: fewer than {count} steps in a row after the first that have phases")
+    middle = median(lengths.values())
+    return min(lengths, key=lambda window: abs(lengths[window] - middle))
+
+
+def _first_rank(run: Frames):
+    intervals = run.steady_phases
+    return intervals[intervals["rank"] == intervals["rank"].min()]
+
+
+def _rows(run: Frames, wanted: range) -> tuple[dict, dict, float]:
     """Rows of (phase, start, seconds) by name, the seconds at which rank 0 begins each step, and the length of it all;
     seconds count from the first step's begin."""
-    wanted = range(first_step, last_step + 1)
+    phases, server = run.steady_phases, run.server_phases.to_dict("records")
     shown = {
-        rank: [row for row in intervals if row["step"] in wanted and row["split"] == "train"]
-        for rank, intervals in sorted(run.phases.items())
+        int(rank): intervals.to_dict("records")
+        for rank, intervals in phases[phases["step"].isin(wanted)].groupby("rank")
     }
-    if not shown or {row["step"] for row in shown[min(shown)]} != set(wanted):
-        raise ValueError(f"{run.path}: no phases of steps {first_step} to {last_step}; choose steps that the run has")
     origin = min(intervals[0]["start_unix_seconds"] for intervals in shown.values() if intervals)
     end = max(row["start_unix_seconds"] + row["seconds"] for intervals in shown.values() for row in intervals)
     rows = {}
-    if run.server_phases:
-        rows["vLLM server"] = _server_row(run.server_phases, origin, end)
-    name = "trainer, rank" if run.server_phases else "rank"
+    if server:
+        rows["vLLM server"] = _server_row(server, origin, end)
+    name = "trainer, rank" if server else "rank"
     for rank, intervals in shown.items():
         rows[f"{name} {rank}"] = [
             (
-                "wait" if run.server_phases and row["phase"] == "generate" else row["phase"],
+                "wait" if server and row["phase"] == "generate" else row["phase"],
                 row["start_unix_seconds"] - origin,
                 row["seconds"],
             )
@@ -77,7 +101,7 @@ def _rows(run: Run, first_step: int, last_step: int) -> tuple[dict, dict, float]
         ]
     starts: dict[int, float] = {}
     for row in shown[min(shown)]:
-        starts.setdefault(row["step"], row["start_unix_seconds"] - origin)
+        starts.setdefault(int(row["step"]), row["start_unix_seconds"] - origin)
     return rows, starts, end - origin
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LINES = {
     "README.md": "this file",
-    "Makefile": "tiny, test, lint, check, bench-*: each sets up what it needs on first use",
+    "Makefile": "tiny, test, lint, check, report, bench-*: each sets up what it needs on first use",
     "pyproject.toml": "ruff and pytest",
     "CHANGELOG.md": "every change that can move a number, with the recipe versions it touches",
     "CONTRIBUTING.md": "how to add a recipe, a reward, a generation arm, a result; how data flows",
@@ -26,6 +26,11 @@ LINES = {
     "launch/grpo_arguments.json": "GRPOConfig's names, types and defaults in TRL 1.16.0, so that a check needs no torch",
     "launch/system_prompts.yaml": "the system prompts by name, in one place",
     "launch/fitted.json": "the planner's few fitted constants, as benchmarks/fit_memory.py wrote them",
+    "analysis/report.html.jinja": "the report page's frame and style: one file, no script, nothing to load",
+    "analysis/throughput.ipynb": "is colocation faster? claims C1 to C5 and C11",
+    "analysis/learning.ipynb": "do the arms learn the same? claims C6 to C8",
+    "analysis/memory.ipynb": "which phase takes the memory, and what does sleep give back? claims C9 and C10",
+    "analysis/your_own_runs.ipynb": "all tables and figures of your own runs/ folder or wandb project",
     "rewards/README.md": "formula, range, source and None of each reward; the grading policy and its limits",
     "tiny/README.md": "the tiny experiment: its task, its warm-up, where it starts",
     "tiny/__init__.py": "the folder can be run with python -m",

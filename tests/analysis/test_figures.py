@@ -10,10 +10,10 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from analysis import figures, learning
-from analysis.load import load_run
+from analysis.frames import read_frames
 from analysis.results import load_results
 from analysis.style import ARMS, PHASES, new_figure, save, svg
-from analysis.timeline import timeline
+from analysis.timeline import timeline, typical_steps
 from launch.recipe import ROOT
 from tests.analysis.legible import faults
 
@@ -39,10 +39,7 @@ def test_looks_are_apart_in_grey(looks):
 
 
 def committed_pair():
-    return [
-        load_run(next(folder for folder in (RESULTS / "timeline" / name).iterdir() if folder.is_dir()))
-        for name in ("tiny_server", "tiny_colocate")
-    ]
+    return [read_frames(next((RESULTS / "timeline" / recipe).iterdir())) for recipe in ("tiny_server", "tiny_colocate")]
 
 
 def test_the_timeline_shows_each_second_of_each_rank_once():
@@ -51,22 +48,30 @@ def test_the_timeline_shows_each_second_of_each_rank_once():
     assert faults(figure) == []
     for axis, run in zip(figure.axes, runs, strict=True):
         labels = [label.get_text() for label in axis.get_yticklabels()]
-        assert len(labels) == len(run.phases) + bool(run.server_phases)
-        for rank, intervals in run.phases.items():
-            shown = [row for row in intervals if row["step"] in (3, 4, 5) and row["split"] == "train"]
+        assert len(labels) == run.phases["rank"].nunique() + (len(run.server_phases) > 0)
+        shown = run.steady_phases[run.steady_phases["step"].isin(typical_steps(run, 3))]
+        for rank, intervals in shown.groupby("rank"):
             place = labels.index(next(label for label in labels if label.endswith(f"rank {rank}")))
             drawn = sum(
                 path.get_extents().width
                 for bars in axis.collections
-                if bars.get_facecolor().any()
                 for path in bars.get_paths()
                 if abs(path.get_extents().y0 - (place - 0.38)) < 1e-6 and bars.get_linewidth()[0] == 0
             )
-            assert drawn == pytest.approx(sum(row["seconds"] for row in shown), rel=1e-6)
+            assert drawn == pytest.approx(intervals["seconds"].sum(), rel=1e-6)
     server, _ = (axis.get_title(loc="left") for axis in figure.axes)
     assert "server: 3 steps" in server
-    with pytest.raises(ValueError, match="no phases of steps 7 to 99"):
-        timeline(runs, 7, 99)
+    with pytest.raises(ValueError, match="fewer than 8 steps"):
+        timeline(runs, 8)
+
+
+def test_the_readmes_figure_is_what_the_records_draw(tmp_path):
+    from matplotlib import image
+
+    committed = RESULTS / "timeline" / "timeline.png"
+    drawn, shown = image.imread(save(timeline(committed_pair()), tmp_path / "timeline.png")), image.imread(committed)
+    assert drawn.shape == shown.shape
+    assert abs(drawn - shown).mean() < 0.002, "python -m analysis figures --only timeline --out results/timeline"
 
 
 def test_a_server_waits_where_it_has_no_request():

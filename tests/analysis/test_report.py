@@ -1,0 +1,153 @@
+"""The report page: what is in it, whole without a network, and in a real browser."""
+
+import base64
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+
+from analysis.__main__ import main
+from analysis.exhibits import KINDS
+from launch.recipe import ROOT
+from tests.analysis.records import write_record
+
+
+class Page(HTMLParser):
+    """The ids, links and pictures of a page, and whatever it would load from elsewhere."""
+
+    VOID = frozenset(("meta", "link", "img", "br", "hr"))
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.ids, self.links, self.pictures, self.loaded, self._open = [], [], [], [], []
+        self.feed(text)
+        assert self._open == [], "every element is closed"
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        if tag not in self.VOID:
+            self._open.append(tag)
+        if "id" in attributes:
+            self.ids.append(attributes["id"])
+        if tag == "a":
+            self.links.append(attributes["href"])
+        elif tag == "img":
+            self.pictures.append(attributes)
+        self.loaded += [
+            value for key, value in attrs if key in ("src", "srcset", "data") or (tag == "link" and key == "href")
+        ]
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+
+def made(monkeypatch, out, *paths) -> str:
+    monkeypatch.setattr("sys.argv", ["analysis", "report", *map(str, paths), "--out", str(out)])
+    assert main() == 0
+    return out.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        out = tmp_path_factory.mktemp("report") / "report.html"
+        made(monkeypatch, out)
+        return out
+
+
+def test_the_page_is_whole_and_loads_nothing(report):
+    text = report.read_text(encoding="utf-8")
+    page = Page(text)
+    assert len(set(page.ids)) == len(page.ids)
+    assert {"claims", "arms", "runs", "left-out", "metrics", *KINDS} <= set(page.ids)
+    assert page.links
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links), "every link leads somewhere"
+    assert page.loaded
+    assert all(value.startswith("data:") for value in page.loaded), "all of it is in the file"
+    assert not re.search(r"@import|url\((?!data:)|<script", text)
+    for picture in page.pictures:
+        assert picture["alt"], "a picture says what it shows"
+        content = base64.b64decode(picture["src"].removeprefix("data:image/svg+xml;base64,"), validate=True)
+        assert content.startswith(b"<?xml")
+        assert content.rstrip().endswith(b"</svg>")
+    assert text.count('<ul class="provenance">') >= len(page.pictures), "what made it is below each figure"
+    for said in ("commit 6cfd533, clean", "1 x NVIDIA H200", "trl 1.16.0", "WeightsOutOfSync"):
+        assert said in text, "commit, hardware, versions, and what failed"
+    assert str(ROOT) not in text
+
+
+def test_a_report_of_ones_own_runs_replaces_the_old_one_whole(tmp_path, monkeypatch, capsys):
+    write_record(tmp_path / "runs" / "synthetic" / "one")
+    out = tmp_path / "out" / "report.html"
+    text = made(monkeypatch, out, tmp_path / "runs")
+    runs = text.split('<section id="runs">')[1].split("</section>")[0]
+    assert "made_up_colocate" in runs
+    assert "tiny_" not in runs
+    monkeypatch.setattr("sys.argv", ["analysis", "report", str(tmp_path / "nowhere"), "--out", str(out)])
+    assert main() == 2
+    assert "nowhere" in capsys.readouterr().err
+    assert out.read_text(encoding="utf-8") == text
+    assert [path.name for path in out.parent.iterdir()] == ["report.html"]
+
+
+PROBE = """
+<script>
+const errors = [];
+window.addEventListener("error", event => errors.push(String(event.message || event.target.src)), true);
+window.addEventListener("load", () => setTimeout(() => {
+  const dead = [...document.querySelectorAll("a[href^='#']")].filter(a => !document.getElementById(a.hash.slice(1)));
+  const found = {
+    pictures: [...document.images].map(image => image.naturalWidth),
+    dead: dead.map(a => a.hash), errors: errors, links: document.links.length,
+    beyond: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+    fetched: performance.getEntriesByType("resource").map(entry => entry.name).filter(name => !name.startsWith("data:")),
+  };
+  document.body.replaceChildren(Object.assign(document.createElement("pre"), {textContent: JSON.stringify(found)}));
+}, 0));
+</script>
+"""
+
+
+def chromium(profile, *arguments):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        assert not os.environ.get("COLOCATE_REQUIRE_ALL"), "no chromium: apt-get install chromium"
+        pytest.skip("no chromium")
+    command = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        f"--user-data-dir={profile}",
+    ]
+    return subprocess.run([*command, *arguments], capture_output=True, timeout=240, check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width_pixels", [1280, 390])
+def test_in_a_browser_every_picture_and_link_is_alive(report, tmp_path, width_pixels):
+    import json
+
+    probed = tmp_path / "probed.html"
+    probed.write_text(report.read_text(encoding="utf-8").replace("<head>", "<head>" + PROBE), encoding="utf-8")
+    done = chromium(tmp_path / "profile", f"--window-size={width_pixels},900", "--dump-dom", probed.as_uri())
+    found = json.loads(re.search(r"<pre>(.*?)</pre>", done.stdout.decode(), re.DOTALL)[1].replace("&gt;", ">"))
+    assert len(found["pictures"]) == report.read_text(encoding="utf-8").count("<img ")
+    assert all(width > 100 for width in found["pictures"]), "each has been decoded"
+    assert found["links"] > 5
+    assert found["dead"] == found["errors"] == found["fetched"] == []
+    assert found["beyond"] <= 0, "the page does not scroll sideways; wide tables and figures do in their own frame"
+    assert b"CONSOLE" not in done.stderr
+
+
+@pytest.mark.slow
+def test_it_prints(report, tmp_path):
+    pages = tmp_path / "report.pdf"
+    chromium(tmp_path / "profile", "--no-pdf-header-footer", f"--print-to-pdf={pages}", report.as_uri())
+    content = pages.read_bytes()
+    assert content.startswith(b"%PDF-")
+    assert 4 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 40
