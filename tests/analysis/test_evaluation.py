@@ -7,15 +7,18 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
 from analysis.claims import claims
 from analysis.evaluation import load_evaluations, markdown_table
-from analysis.lighteval_verdicts import compare, main
+from analysis.lighteval_verdicts import compare, main, read_completions
 from analysis.runs import load
 from launch.recipe import ROOT
 from record import read_json
+from rewards.grading import grade_batch
+from training.estimates import estimate
 
 COMMITTED = ROOT / "results" / "evaluation"
 LIGHTEVAL = os.environ.get("LIGHTEVAL_PYTHON") or (importlib.util.find_spec("lighteval") and sys.executable)
@@ -75,6 +78,42 @@ def test_models_that_were_asked_the_same_are_in_one_table(tmp_path):
 def test_no_evaluations_is_an_error_that_says_where(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"{re.escape(str(tmp_path))}: no evaluations"):
         load_evaluations(tmp_path)
+
+
+@pytest.mark.parametrize("path", sorted(COMMITTED.glob("*/evaluation.json")), ids=lambda path: path.parent.name)
+def test_committed_figures_are_those_of_the_committed_completions(path):
+    result = read_json(path)
+    assert result["git"]["dirty"] is False
+    rows = read_completions(path.with_name("completions.jsonl.gz"))
+    samples, problems = result["sampling"]["samples"], result["data"]["problems"]
+    assert Counter(row["problem"] for row in rows) == dict.fromkeys(range(problems), samples)
+    verdicts = grade_batch(
+        [row["gold"] for row in rows],
+        [row["completion"] for row in rows],
+        [row["prompt"] for row in rows],
+        boxed_only=result["reward"] == "accuracy_boxed",
+    )
+    assert [verdict.reward for verdict in verdicts] == [row["reward"] for row in rows]
+    correct = Counter(dict.fromkeys(range(problems), 0))
+    for row in rows:
+        correct[row["problem"]] += row["reward"] == 1.0
+    counts = [correct[problem] for problem in range(problems)]
+    for entry in result["figures"]["pass_at_k"]:
+        again = estimate(counts, samples, entry["k"])
+        assert again["interval"] == entry["interval"]
+        assert [again[key] for key in ("value", "low", "high")] == pytest.approx(
+            [entry[key] for key in ("value", "low", "high")]
+        )
+
+
+def test_the_readmes_show_the_committed_evaluations():
+    evaluations, warnings = load_evaluations(COMMITTED)
+    assert warnings == []
+    arms = {(e["model"]["trained"] or {"arm": "base"})["arm"] for e in evaluations}
+    assert arms == {"base", "colocate", "server"}
+    tables = markdown_table(evaluations)
+    assert tables in (COMMITTED / "README.md").read_text()
+    assert tables.split("\n\n")[-1] in (ROOT / "README.md").read_text()
 
 
 def trained_by(arm: str, seed: int) -> dict:
