@@ -102,7 +102,7 @@ def train(folder: RunFolder, rank: int) -> None:
     ]
     events(f"data read: {train_report['kept_rows']} of {train_report['rows']} training problems", data=train_report)
     if main_rank:
-        tracking.start(recipe, manifest["recipe_hash"], folder.path, manifest["wandb_id"])
+        tracking.start(manifest, folder.path)
         folder.update(
             trl_arguments=args.to_dict(),
             packages=software(),

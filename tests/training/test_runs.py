@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
+import numpy
 import psutil
 import pytest
 
+from analysis.runs import load
+from analysis.wandb_file import offline_records
+from analysis.wandb_runs import from_offline
 from launch.recipe import ROOT
 from record import read_lines
 from tests.real_runs import CASES, SHORT, launch, launch_command, processes_of, wait_until
@@ -97,7 +100,7 @@ def test_one_wandb_run_a_job_offline_with_the_recipe_as_its_config(outcomes):
     outcome = outcomes("two ranks")
     folders = list((outcome.folder / "wandb").glob("offline-run-*"))
     assert len(folders) == 1
-    records = wandb_records(next(folders[0].glob("*.wandb")))
+    records = list(offline_records(next(folders[0].glob("*.wandb"))))
     kinds = Counter(record.WhichOneof("record_type") for record in records)
     run = next(record.run for record in records if record.WhichOneof("record_type") == "run")
     config = {item.key: json.loads(item.value_json) for item in run.config.update if item.key}
@@ -109,22 +112,20 @@ def test_one_wandb_run_a_job_offline_with_the_recipe_as_its_config(outcomes):
     assert kinds["exit"] == 1
 
 
-def wandb_records(path: Path) -> list:
-    """The records of an offline wandb file: protobufs in a LevelDB log (blocks of 32 KiB; checksum, size, kind, bytes)."""
-    from wandb.proto import wandb_internal_pb2
-
-    data, at, part, records = path.read_bytes(), 7, b"", []
-    while at < len(data):
-        left = 32768 - at % 32768
-        if left < 7:
-            at += left
-            continue
-        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
-        part = (part if kind in (3, 4) else b"") + data[at + 7 : at + 7 + size]
-        at += 7 + size
-        if kind in (1, 4):
-            records.append(wandb_internal_pb2.Record.FromString(part))
-    return records
+@pytest.mark.parametrize("case", ["two ranks", "server"])
+def test_the_mirror_in_wandb_tells_what_the_record_tells(outcomes, case):
+    folder = outcomes(case).folder
+    mirror, record = from_offline(folder), load(folder)
+    assert mirror.problems == []
+    told, true = mirror.runs.iloc[0], record.runs.iloc[0]
+    exact = ("recipe", "arm", "seed", "devices", "optimizer_batch", "status", "steps", "commit", "recipe_hash")
+    assert {name: told[name] for name in exact} == {name: true[name] for name in exact}
+    for name in ("completions_per_second", "normalised", "tokens_per_second", "trained_tokens_per_second", "reward_area",
+                 "accuracy_before", "accuracy_after", "sentinel_nearest", "median_step_seconds"):  # fmt: skip
+        assert told[name] == pytest.approx(true[name], rel=1e-6), name
+    assert numpy.isnan(told["server_idle"]), "the mirror has no times of the server"
+    # rank 0 alone, and what was under way at a step's end counts with the next
+    assert told["trainers_idle"] == pytest.approx(true["trainers_idle"], abs=0.3)
 
 
 def started(tmp_path, recipe="recipes/tiny_colocate.yaml", step=2):

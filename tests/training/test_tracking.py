@@ -8,7 +8,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from training import tracking
-tracking.start({"tracking": {"project": "p", "group": None, "tags": []}, "name": "n"}, "hash", Path(sys.argv[1]), "0a1b2c")
+recipe = {"tracking": {"project": "p", "group": None, "tags": []}, "name": "n"}
+tracking.start({"recipe": recipe, "recipe_hash": "hash", "wandb_id": "0a1b2c"}, Path(sys.argv[1]))
 tracking.finish(0)
 """
 
