@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed-$(shell cat requirements/*.txt | sha256sum | cut 
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 TORCH := torch==2.13.0+cpu
 
-.PHONY: help tiny test lint check bench-rewards fuzz-rewards bench-memory report generated clean
+.PHONY: help tiny test lint check bench-rewards fuzz-rewards bench-analysis bench-memory report generated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -32,6 +32,9 @@ bench-rewards: $(INSTALLED) ## grading throughput against TRL's accuracy_reward,
 
 fuzz-rewards: $(INSTALLED) ## 100,000 mutated golds and completions through the grader (about half an hour)
 	$(BIN)/python tests/rewards/fuzz_rewards.py --count 100000 --time-seconds 5
+
+bench-analysis: $(INSTALLED) ## a million step lines loaded and aggregated: seconds and memory (1.5 GB of disk for the while)
+	$(BIN)/python benchmarks/bench_analysis.py --out results/analysis/bench.json
 
 bench-memory: ## peak memory of 30 configurations on one GPU (environment.yml), then the planner's fit
 	$(PYTHON) benchmarks/measure_memory.py

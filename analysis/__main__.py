@@ -31,13 +31,15 @@ def main() -> int:
     verb = add(learning_verb, "learning", "exported runs of several arms: did they learn the same? With figures")
     verb.add_argument("folder", type=Path)
     verb = add(runs_verb, "runs", "every run and exported record below the paths: one row each; failed ones too")
-    verb.add_argument("paths", type=Path, nargs="+")
+    verb.add_argument("paths", type=Path, nargs="*", help="folders or files, any number of records below each")
+    verb.add_argument("--wandb", metavar="ENTITY/PROJECT", help="the runs of a project in wandb, too")
     verb.add_argument("--price", type=float, help="of a GPU-hour, in your money: adds the cost")
     verb.add_argument("--csv", type=Path, metavar="FILE", help="all settings and metrics, for other programs")
     verb = add(
         arms_verb, "arms", "over the seeds: each arm's metrics with intervals, and what the arms make of each other"
     )
-    verb.add_argument("paths", type=Path, nargs="+")
+    verb.add_argument("paths", type=Path, nargs="*", help="folders or files, any number of records below each")
+    verb.add_argument("--wandb", metavar="ENTITY/PROJECT", help="the runs of a project in wandb, too")
     verb.add_argument(
         "--metric", action="append", metavar="NAME", help="may be repeated; default: throughput and accuracy"
     )
@@ -102,11 +104,22 @@ def learning_verb(arguments) -> None:
         print(f"  figure  {path}")
 
 
+def _many(arguments):
+    from analysis.runs import join, load
+    from analysis.wandb_runs import from_api
+
+    if not arguments.paths and not arguments.wandb:
+        raise ValueError("nothing to read: name a folder of runs, or --wandb ENTITY/PROJECT")
+    found = [load(arguments.paths)]
+    if arguments.wandb:
+        found.append(from_api(arguments.wandb))
+    return join(*found).warn()
+
+
 def runs_verb(arguments) -> None:
     from analysis import tables
-    from analysis.runs import load
 
-    found = load(arguments.paths).warn()
+    found = _many(arguments)
     print(tables.runs(found.runs, arguments.price))
     if arguments.csv:
         tables.with_cost(found.runs, arguments.price).to_csv(arguments.csv, index=False)
@@ -114,9 +127,8 @@ def runs_verb(arguments) -> None:
 
 def arms_verb(arguments) -> None:
     from analysis import tables
-    from analysis.runs import load
 
-    print(tables.arms(load(arguments.paths).warn().runs, arguments.metric))
+    print(tables.arms(_many(arguments).runs, arguments.metric))
 
 
 def metrics_verb(arguments) -> None:

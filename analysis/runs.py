@@ -84,6 +84,17 @@ def rows_of(run: Frames, source: str, collection: str) -> tuple:
     return [row], run.steps.drop(columns="first").assign(path=path), run.evaluations.assign(path=path), missing
 
 
+def join(*found: Runs) -> Runs:
+    """Several tables as one: records and wandb's runs, for one."""
+    return Runs(
+        pandas.concat([item.runs for item in found if len(item.runs)] or [found[0].runs], ignore_index=True),
+        _concatenated(item.steps.astype({"path": str}) for item in found),
+        _concatenated(item.evaluations.astype({"path": str}) for item in found),
+        [problem for item in found for problem in item.problems],
+        [line for item in found for line in item.lacking],
+    )
+
+
 def assemble(parts: list[tuple], problems: list[str]) -> Runs:
     """The tables of several readers' rows."""
     rows = [row for part in parts for row in part[0]]

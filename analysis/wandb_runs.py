@@ -30,20 +30,25 @@ def from_api(project: str, filters: dict | None = None, api=None) -> Runs:
     """The runs of a project ("entity/project"); `filters` are the API's own, such as {"group": "tiny"}.
 
     Raises:
-        wandb.errors.Error: no key, no such project, or no connection.
+        ValueError: no key, no such project, or no connection.
     """
     import wandb
 
     parts, problems = [], []
-    for run in (api or wandb.Api()).runs(project, filters=filters or {}, lazy=False):
-        name = f"wandb:{'/'.join(run.path)}"
-        span = (_iso(run.created_at), _iso(run.heartbeat_at))
-        state = (STATES.get(run.state, "failed"), None if run.state in STATES else f"wandb says {run.state}")
-        try:
-            frames = _frames(name, run.name, dict(run.config), run.scan_history(), state, span)
-            parts.append(rows_of(frames, "wandb", f"wandb:{project}"))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            problems.append(f"{name}: left out: {error}")
+    try:
+        for run in (api or wandb.Api()).runs(project, filters=filters or {}, lazy=False):
+            name = f"wandb:{'/'.join(run.path)}"
+            span = (_iso(run.created_at), _iso(run.heartbeat_at))
+            state = (STATES.get(run.state, "failed"), None if run.state in STATES else f"wandb says {run.state}")
+            try:
+                frames = _frames(name, run.name, dict(run.config), run.scan_history(), state, span)
+                parts.append(rows_of(frames, "wandb", f"wandb:{project}"))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                problems.append(f"{name}: left out: {error}")
+    except (wandb.Error, ValueError) as error:
+        raise ValueError(
+            f"wandb, project {project}: {error} (`wandb login`, or WANDB_API_KEY and WANDB_BASE_URL)"
+        ) from error
     return assemble(parts, problems)
 
 
@@ -60,9 +65,11 @@ def from_offline(folder: Path | str) -> Runs:
         raise FileNotFoundError(f"{folder}: no offline runs of wandb (run-*.wandb) in or below it")
     for file in files:
         try:
-            attempts.setdefault(file.stem, []).append(read_offline(file))
+            attempt = read_offline(file)
         except ValueError as error:
             problems.append(f"{file}: left out: {error}")
+            continue
+        attempts.setdefault(file.stem, []).append(attempt)
     parts = []
     for name, found in attempts.items():
         last = found[-1]
