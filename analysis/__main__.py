@@ -141,7 +141,7 @@ def claims_verb(arguments) -> None:
     from analysis import claims
     from analysis.runs import load
 
-    result = claims.claims(load(arguments.paths or [claims.ROOT / "results"]).warn(lacking=False))
+    result = claims.claims(load(arguments.paths or [Path("results")]).warn(lacking=False))
     print(claims.details(result))
     if arguments.write:
         claims.write(claims.table(result), claims.ROOT / "README.md")
