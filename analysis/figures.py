@@ -12,7 +12,17 @@ from analysis.style import ARMS, HELD_OUT, PHASES, new_figure, styled
 GIB = 2**30
 _IDLE = ("wait", "other")
 _TICK = {"marker": "D", "linestyle": "", "markersize": 5, "markerfacecolor": "white", "markeredgecolor": "#151515"}
-_READINGS = (("o", "-", "#151515"), ("s", "--", "#5a5a5a"), ("^", ":", "#8f8f8f"))
+_READINGS = (
+    {"color": "#151515", "marker": "o", "linestyle": "-", "markersize": 4},
+    {
+        "color": "#5a5a5a",
+        "marker": "s",
+        "linestyle": "--",
+        "markersize": 8,
+        "markerfacecolor": "none",
+    },  # often on the first
+    {"color": "#8f8f8f", "marker": "^", "linestyle": ":", "markersize": 5},
+)
 _SHARDING = {"ddp": "DDP", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "zero3_offload": "ZeRO-3, offload"}
 
 
@@ -64,10 +74,9 @@ def throughput(
 
 
 def _speedups(axis, speedups: dict, readings: dict[str, str], paper: dict | None) -> None:
-    for name, (marker, line, color) in zip(readings, _READINGS, strict=False):
+    for (name, said), look in zip(readings.items(), _READINGS, strict=False):
         values = [value for value in sorted(speedups) if name in speedups[value]]
-        _curve(axis, values, [speedups[value][name] for value in values], color=color, marker=marker, linestyle=line,
-               label=readings[name].split(",")[0])  # fmt: skip
+        _curve(axis, values, [speedups[value][name] for value in values], label=said.split(",")[0], **look)
     axis.axhline(1, color="#151515", linewidth=0.8)
     if paper:
         axis.axhline(paper["ratio"], color="#a61e4d", linewidth=1.2, linestyle=(0, (6, 2, 1, 2)), label=paper["label"])
@@ -81,7 +90,9 @@ def _curve(axis, values: list, estimates: list, **look) -> None:
     bounds = [estimate.bounds for estimate in estimates]
     below = [max(0.0, estimate.mean - low) for estimate, (low, _) in zip(estimates, bounds, strict=True)]
     above = [max(0.0, high - estimate.mean) for estimate, (_, high) in zip(estimates, bounds, strict=True)]
-    axis.errorbar(values, [item.mean for item in estimates], yerr=[below, above], capsize=3, markersize=5, **look)
+    axis.errorbar(
+        values, [item.mean for item in estimates], yerr=[below, above], **{"capsize": 3, "markersize": 5} | look
+    )
 
 
 @styled
@@ -137,10 +148,9 @@ def accuracy_bars(groups: list[tuple[str, list[dict]]], label: str) -> Figure:
             values = bar.get("values") or []
             beside = place + numpy.linspace(0.04, 0.22, len(values))
             axis.plot(beside, values, "o", markersize=3.5, markerfacecolor="white", markeredgecolor="#151515")
-        axis.errorbar(
-            numpy.arange(len(bars)) - 0.14, [bar["mean"] for bar in bars], yerr=interval_errors(bars), fmt="none",
-            ecolor="#151515", capsize=5, linewidth=1.4,
-        )  # fmt: skip
+        places = [place - 0.14 * bool(bar.get("values")) for place, bar in enumerate(bars)]
+        means = [bar["mean"] for bar in bars]
+        axis.errorbar(places, means, yerr=interval_errors(bars), fmt="none", ecolor="#151515", capsize=5, linewidth=1.4)
         axis.set_xticks(range(len(bars)), [_name(bar) for bar in bars])
         axis.set_title(title)
         axis.grid(visible=False, axis="x")

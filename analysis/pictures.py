@@ -156,8 +156,8 @@ def phase_timeline(given: Records) -> Iterator[Picture]:
         except ValueError:  # too short to show: a figure less
             continue
         caption = (
-            "What every rank does in three steps, those nearest to the median; white is waiting. A trainer with a server waits "
-            "for its answer, the server for the next request; colocated ranks take turns with themselves."
+            "What every rank does in three steps, those nearest to the median; dotted is waiting. A trainer with a server "
+            "waits for its answer, the server for the next request; colocated ranks take turns with themselves."
         )
         yield Picture(figure, caption, paths)
 
@@ -242,7 +242,8 @@ def memory_by_phase(given: Records) -> Iterator[Picture]:
     runs = given.found.runs
     if runs.empty:
         return
-    runs = runs[(runs["status"] == "finished") & runs["peak_device_bytes"].notna()]
+    whole = runs["source"].isin(("record", "memory"))  # the others have no peaks by phase
+    runs = runs[whole & (runs["status"] == "finished") & runs["peak_device_bytes"].notna()]
     runs = runs.sort_values(["model", "sleep", "accelerate"], na_position="first")
     for group in _groups(runs, ["arm"]):
         measured = [_measured(row) for row in group.to_dict("records")]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 from record import read_json
@@ -61,6 +62,8 @@ def _command(content: dict) -> str:
         command = f"python -m launch run recipes/{content['recipe']['name']}.yaml{overrides}"
     elif "engine_lines" in content:
         command = "python benchmarks/measure_memory.py"
+    elif "bench" in content:
+        command = shlex.join(["python", *content["argv"]])
     else:
         command = content.get("command") or "command not recorded"
     return re.sub(r" --set grpo\.seed=\d+", "", command)

@@ -10,6 +10,7 @@ import pytest
 from analysis.exhibits import KINDS, arms_table, exhibit, gallery, left_out, own_records, records, runs_table
 from analysis.provenance import provenance
 from launch.recipe import ROOT
+from record import write_json
 from tests.analysis.legible import faults
 from tests.analysis.records import write_record
 
@@ -104,6 +105,35 @@ def test_an_exhibit_of_the_committed_records_is_legible_or_says_that_it_is_not_m
             assert "not recorded" not in line.replace("commit not recorded", ""), "command, hardware and versions"
             assert "trl 1." in line
     assert f"{ROOT}/" not in shown.html, "paths count from the repository's root"
+
+
+def synthetic_evaluation(arm, seed, values):
+    return {
+        "schema_version": 1, "bench": "synthetic", "status": "finished", "argv": ["-m", "training.evaluate", "synthetic"],
+        "model": {"trained": arm and {"arm": arm, "seed": seed}}, "sampling": {"samples": 8},
+        "figures": {"pass_at_k": [{"k": k, "value": value, "low": value - 0.05, "high": value + 0.04} for k, value in values]},
+    }  # fmt: skip
+
+
+def test_evaluations_stand_beside_their_base(tmp_path):
+    trained = [(arm, seed) for arm in ("server", "colocate") for seed in (0, 1, 2)]
+    for arm, seed in [(None, None), *trained]:
+        folder = tmp_path / f"{arm}-{seed}"
+        folder.mkdir()
+        best = 0.9 if arm else 0.4
+        write_json(folder / "evaluation.json", synthetic_evaluation(arm, seed, [(1, best - 0.1), (8, best)]))
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "evaluation.json").write_text("{")
+    given = records(tmp_path)
+    assert "torn" in " ".join(given.found.problems)
+    (picture,) = exhibit("evaluations", given).pictures
+    assert faults(picture.figure) == []
+    for axis, best in zip(picture.figure.axes, (0.8, 0.9), strict=True):
+        heights = [bar.get_height() for bar in axis.patches][::2]
+        assert heights == pytest.approx([best - 0.5, *[best] * 6]), "the base first"
+        names = [label.get_text().replace("\n", " ") for label in axis.get_xticklabels()]
+        assert names[:2] + names[-1:] == ["base model", "colocate seed 0", "server seed 2"]
+    assert "python -m training.evaluate synthetic" in " ".join(provenance(picture.paths))
 
 
 @pytest.fixture(scope="module")
