@@ -4,14 +4,15 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: bash launch/singlenode.sh RECIPE [--set KEY=VALUE ...] [--shrink] [--runs FOLDER] [--dry-run]
+usage: bash launch/singlenode.sh RECIPE [--set KEY=VALUE ...] [--shrink] [--runs FOLDER] [--fresh] [--dry-run]
 
   bash launch/singlenode.sh recipes/tiny_colocate.yaml
   bash launch/singlenode.sh recipes/tiny_colocate.yaml --set grpo.seed=1 --dry-run
   bash launch/singlenode.sh recipes/qwen7b_colocate.yaml --shrink
 
 PYTHON names the interpreter (default: .venv/bin/python where it exists, else python3).
-Exit code: 0 finished, 1 failed, 2 the recipe was refused, 130 interrupted.
+A run that was stopped or died is resumed by the same command; --fresh starts anew.
+Exit code: 0 finished, 1 failed, 2 the recipe was refused, 75 stopped so that the same command resumes, 130 interrupted.
 TEXT
 }
 

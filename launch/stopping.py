@@ -16,7 +16,7 @@ from record import RunFolder
 
 AGAIN = 75  # EX_TEMPFAIL of sysexits.h: stopped on request, and the same command goes on from there
 SAME_SIGNAL_SECONDS = 0.5  # a shell and its process group may both pass one signal on
-EXIT_SECONDS = 30  # for the ranks to leave once the run has finished
+EXIT_SECONDS = 20  # for the ranks to leave once the run has finished
 
 
 class Requests:

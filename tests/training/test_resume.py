@@ -139,8 +139,13 @@ def test_a_run_whose_last_step_is_saved_only_evaluates_what_it_has(attempts, unb
     manifest.write_text(json.dumps(content))
     before = attempts[-1].run.evaluations()
     overrides = [*MANY_STEPS_A_GENERATION, f"data.path={content['recipe']['data']['path']}"]
-    again = launch("recipes/tiny_generate.yaml", attempts[-1].runs, overrides)
-    assert again.code == 0, again.output
+    again = launch(
+        "recipes/tiny_generate.yaml", attempts[-1].runs, overrides, PYTHONPATH=SIGNAL, SIGNAL_AT="leaving 0 SIGTERM",
+        TORCH_ELASTIC_SHUTDOWN_TIMEOUT="2",
+    )  # fmt: skip
+    assert again.code == 0, again.output  # and it did not wait for a rank that hangs when all is done
+    assert "the run is over, and its ranks have not left within 20 s" in again.output
+    assert processes_of(again.runs) == []
     assert again.folder == folder
     assert f"from step {STEPS} " in again.output
     after = again.run.evaluations()

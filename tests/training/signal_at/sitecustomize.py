@@ -2,6 +2,8 @@
 
 training 3 SIGTERM    in the middle of step 3: after it, the launcher's request is there for certain
 sealing 4 SIGKILL     when checkpoint-4 is written, and not yet sealed
+training 3 SIGSTOP    stops itself: it hangs, and answers to no signal but SIGKILL
+leaving 0 SIGTERM     hangs on its way out, when the run has finished
 """
 
 import os
@@ -13,7 +15,10 @@ from pathlib import Path
 MOMENT, STEP, SIGNAL = (os.environ.get("SIGNAL_AT") or "never 0 SIGTERM").split()
 
 
-def _signal_the_launcher() -> None:
+def _signal() -> None:
+    if SIGNAL == "SIGSTOP":
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return
     torchrun = os.getppid()
     launcher = int(Path(f"/proc/{torchrun}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(launcher, signal.Signals[SIGNAL])
@@ -27,7 +32,7 @@ class _Signal:
     def find_spec(self, name, path=None, target=None):
         if name == "training.trainer":  # TRL is imported by then
             sys.meta_path.remove(self)
-            {"training": in_training, "sealing": in_sealing}[MOMENT]()
+            {"training": in_training, "sealing": in_sealing, "leaving": in_leaving}[MOMENT]()
 
 
 def in_training():
@@ -37,7 +42,7 @@ def in_training():
 
     def step(self, *args, **kwargs):
         if self.state.global_step + 1 == int(STEP):
-            _signal_the_launcher()
+            _signal()
         return original(self, *args, **kwargs)
 
     GRPOTrainer.training_step = step
@@ -50,10 +55,19 @@ def in_sealing():
 
     def seal(checkpoint, *args):
         if checkpoint.name == f"checkpoint-{STEP}":
-            _signal_the_launcher()
+            _signal()
         original(checkpoint, *args)
 
     module.seal = seal
+
+
+def in_leaving():
+    def never(code):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGALRM})
+        while True:
+            time.sleep(60)
+
+    os._exit = never
 
 
 if MOMENT != "never" and os.environ.get("RANK") == "0" and "training" in sys.orig_argv:
