@@ -1,6 +1,7 @@
-"""python -m launch check|plan|advise|show|run|pair|compare|sweep|table ... : see --help of each."""
+"""python -m launch check|plan|advise|show|preflight|run|nodes|pair|compare|sweep|table|variables ... : see --help of each."""
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,7 @@ def _show(recipe: dict, shown: str) -> None:
 
     from launch.command import environment, pasteable
     from launch.derived import derive
+    from launch.nodes import node_count
 
     yaml = YAML()
     yaml.default_flow_style = False
@@ -94,7 +96,11 @@ def _show(recipe: dict, shown: str) -> None:
         print(f"#   {name}={value}  {why}")
     if recipe["cluster"]["server"]:
         _show_server(recipe, folder)
-    if recipe["cluster"]["nodes"] == 1:
+    if node_count(recipe) > 1:
+        print(
+            f"\n# {node_count(recipe)} nodes: `bash launch/multinode.sh {shown} --dry-run` prints the command of each"
+        )
+    else:
         print("\n# The command, on the one node, from the repository's root (`run` makes the folder first)")
         print(pasteable(recipe, folder))
 
@@ -124,21 +130,83 @@ def run_verb(arguments) -> int:
 
 
 def _run(recipe: dict, arguments, shown: str, overrides: list[str]) -> int:
+    from launch.environment import broken
     from launch.machine import startable
+    from launch.nodes import node_count
+    from launch.preflight import OK, cheap
     from launch.resume import StillGoing, unfinished
     from launch.run import run
 
-    if problems := list(startable(recipe)):
+    several = node_count(recipe) > 1
+    if problems := [*startable(recipe), *broken(recipe, several)]:
         raise RecipeError(shown, problems)
-    resumed = None if arguments.fresh else unfinished(recipe, arguments.runs)
+    overrides = [*(["--shrink"] if arguments.shrink else []), *overrides]
     try:
-        code, folder = run(recipe, arguments.runs, [*(["--shrink"] if arguments.shrink else []), *overrides], resumed)
+        if several:
+            from launch.together import run_on_nodes
+
+            wait_seconds = getattr(arguments, "wait", 600.0)
+            code, folder = run_on_nodes(recipe, arguments.runs, overrides, arguments.fresh, wait_seconds)
+            leads = folder is not None
+        else:
+            for finding in cheap(recipe, arguments.runs):
+                if finding.state != OK:
+                    print(f"warning: {finding.what}: {finding.value}: {finding.mend}", file=sys.stderr)
+            resumed = None if arguments.fresh else unfinished(recipe, arguments.runs)
+            code, folder = run(recipe, arguments.runs, overrides, resumed)
+            leads = True
     except StillGoing as error:
         print(f"error: {error}: another launcher has just taken it up", file=sys.stderr)
         return FAILED
-    if code == FINISHED:
+    if code == FINISHED and leads:
         subprocess.run([sys.executable, "-m", "analysis", "summary", str(folder.path)], cwd=ROOT, check=False)
     return code
+
+
+def nodes_verb(arguments) -> int:
+    from launch.announce import announce
+    from launch.nodes import Misplaced, hosts_fit, hosts_given
+
+    recipe = checked(arguments.recipe, arguments.set, shrunk=arguments.shrink)
+    try:
+        given = hosts_given()
+    except Misplaced as error:
+        raise RecipeError(str(arguments.recipe), [error.problem]) from None
+    if given and (problems := list(hosts_fit(recipe, given))):
+        raise RecipeError(str(arguments.recipe), problems)
+    if arguments.hosts:
+        print("\n".join(given[1] if given else []))
+    else:
+        print(announce(recipe, str(arguments.recipe), given, arguments))
+    return FINISHED
+
+
+def preflight_verb(arguments) -> int:
+    """Exit code 0 if nothing is wrong, 2 if something is."""
+    from launch.nodes import node_count, place_here
+    from launch.preflight import ERROR, findings, show
+    from record.provenance import git_state
+
+    recipe = checked(arguments.recipe, arguments.set, shrunk=arguments.shrink)
+    if node_count(recipe) > 1 and os.environ.get("MASTER_ADDR"):
+        from launch.together import inspect
+
+        return inspect(recipe, arguments.runs, str(arguments.recipe), arguments.wait)
+    alone = place_here({"MASTER_ADDR": "127.0.0.1"}) if node_count(recipe) > 1 else None
+    found = findings(recipe, arguments.runs, alone, git_state())
+    print(show(f"{recipe['name']}, this node", found))
+    return REFUSED if any(finding.state == ERROR for finding in found) else FINISHED
+
+
+def variables_verb(arguments) -> int:
+    from launch.environment import README, markdown
+
+    if arguments.write:
+        README.write_text(markdown(), encoding="utf-8")
+        print(README.relative_to(ROOT))
+    else:
+        print(markdown(), end="")
+    return FINISHED
 
 
 def pair_verb(arguments) -> int:
@@ -273,13 +341,23 @@ def _parser() -> argparse.ArgumentParser:
         "--fresh",
         {"action": "store_true", "help": "start anew, even where a run of this recipe could be resumed"},
     )
+    wait = (
+        "--wait",
+        {"type": float, "default": 600.0, "metavar": "SECONDS", "help": "for the other nodes (default: 600)"},
+    )
     dry = ("--dry-run", {"action": "store_true", "help": "say what would run, and start nothing"})
     add("check", check_verb, "say whether the recipe can be run, and everything that is wrong with it (exit code 2)",
         "recipe", options=[override])  # fmt: skip
     add("show", show_verb, "print the resolved recipe, the batch arithmetic, the environment and the command",
         "recipe", options=[override, small])  # fmt: skip
     add("run", run_verb, "check it and run it, or resume it; exit code 0 finished, 1 failed, 2 refused, 130 interrupted, "
-        "75 stopped so that the same command resumes", "recipe", options=[override, small, runs, fresh, dry])  # fmt: skip
+        "75 stopped so that the same command resumes", "recipe", options=[override, small, runs, fresh, wait, dry])  # fmt: skip
+    add("preflight", preflight_verb, "say what would stand in the run's way on this node (with MASTER_ADDR: on all, if each "
+        "starts it): versions, GPUs, memory, disk, ports, hub; exit code 2 if anything",
+        "recipe", options=[override, small, runs, wait])  # fmt: skip
+    add("nodes", nodes_verb, "what launch/multinode.sh is about to do: each node's command and environment, GPUs and GPU-hours",
+        "recipe", options=[override, small, runs, fresh, dry,
+                           ("--hosts", {"action": "store_true", "help": "only the hosts, one a line"})])  # fmt: skip
     add("pair", pair_verb, "say whether two recipes do the same work and differ in the arm alone; exit code 0 yes, 1 no",
         "a", "b", options=[override])  # fmt: skip
     add("compare", compare_verb, "run a pair back to back, in turns, and print throughput, idle shares and their spread",
@@ -297,6 +375,8 @@ def _parser() -> argparse.ArgumentParser:
     add("advise", advise_verb, "rank the arms and settings that fit the recipe's batch on a cluster",
         "recipe", options=[override, ("--gpus", {"required": True, "metavar": "COUNTxKIND",
                                                  "help": "such as 8xH100-80GB"})])  # fmt: skip
+    add("variables", variables_verb, "print launch/README.md, the table of environment variables, or write it",
+        options=[("--write", {"action": "store_true", "help": "into launch/README.md"})])  # fmt: skip
     add("table", table_verb, "print recipes/README.md, or write it",
         options=[("--write", {"action": "store_true", "help": "into recipes/README.md"})])  # fmt: skip
     return parser

@@ -6,11 +6,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from launch.conclude import FINISHED
 from launch.machine import startable
+from launch.nodes import node_count
 from launch.pair import compare, report
 from launch.problems import Problem, RecipeError
 from launch.recipe import ROOT
-from launch.run import FINISHED, run
+from launch.run import run
 
 
 def order(repeats: int) -> Iterator[int]:
@@ -23,6 +25,9 @@ def refuse_others(recipes: tuple[dict, dict], names: tuple[str, str]) -> None:
     """Raises RecipeError unless the two are a pair that this machine can run: the same work, differing in the arm alone."""
     comparison = compare(*recipes)
     problems = [problem for recipe in recipes for problem in startable(recipe)]
+    if any(node_count(recipe) > 1 for recipe in recipes):
+        mend = "run the two recipes one after the other (launch/multinode.sh), then `python -m analysis compare`"
+        problems = [Problem("cluster.nodes", None, "compare runs its pair on this node alone", mend)]
     if not comparison.is_pair:
         text = report(comparison, names)
         problems.append(Problem("recipe.arm", None, f"no pair to compare\n{text}", "see `python -m launch pair`"))

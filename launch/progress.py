@@ -14,14 +14,19 @@ class Progress:
     `stage` is where the run is: starting, training, ending (held-out problems, after the last step), over.
     """
 
-    def __init__(self, folder: RunFolder, recipe: dict):
+    def __init__(self, folder: RunFolder, recipe: dict, silent: bool = False):
+        """
+        Args:
+            silent: follow without a word: another node shows it.
+        """
         self.stage = "starting"
+        self._silent = silent
         self._steps = recipe["grpo"].get("max_steps")
         self._events, self._metrics = (
             LineFollower(path, only_new=True) for path in (folder.events_path, folder.metrics_path)
         )
         self._bar = None
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not silent:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
             from rich.progress import Progress as Bar
@@ -46,9 +51,11 @@ class Progress:
         """Says what is new: events, held-out results and steps, in the order in which they happened."""
         rows = self._events.read() + self._metrics.read()
         for row in sorted(rows, key=lambda row: row["unix_seconds"]):
+            self.stage = STAGES.get(row.get("event"), self.stage)
+            if self._silent:
+                continue
             if "event" in row:
                 self._steps = row.get("steps", self._steps)
-                self.stage = STAGES.get(row["event"], self.stage)
                 self.say(f"[{row['seconds']:6.1f} s] {row['event']}")
             elif row["split"] == "eval":
                 self.say(f"held-out problems at step {row['step']}: reward {_number(row.get('reward'))}")

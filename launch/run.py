@@ -1,39 +1,40 @@
 """Starts a checked recipe, follows its record, and sees to it that nothing is left when it ends."""
 
-import ctypes
+import contextlib
 import os
 import platform
-import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 
-from launch.command import command, environment
+from launch.children import adopt_orphans, die_with_parent, end_descendants
+from launch.command import command, environment, node_logs
+from launch.conclude import conclude, hear_verdict
 from launch.derived import derive
+from launch.nodes import Place, serves
+from launch.peers import Peers
 from launch.progress import Progress
 from launch.recipe import ROOT, recipe_hash
-from launch.resume import disk_is_full, launcher, locked, take_up
+from launch.resume import launcher, locked, take_up
 from launch.roofline import work_of
 from launch.server import Server, trainer_environment
 from launch.stalled import StoppedProcesses
-from launch.stopping import AGAIN, Ending, Requests
+from launch.stopping import Ending, Requests
 from record import RunFolder, utc_now
 from record.provenance import git_state
 
-FINISHED, FAILED, REFUSED = 0, 1, 2
-TERMINATE_SECONDS = 25  # torchrun itself kills a rank that does not follow after 15 (launch/command.py)
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_LIBC = ctypes.CDLL(None, use_errno=True)
+TERMINATE_SECONDS = 25  # torchrun itself kills a rank that does not follow after 15 (launch/environment.py)
+LOST_SECONDS = 3
 
 
-def make_run_folder(recipe: dict, runs: Path, overrides: list[str]) -> RunFolder:
+def make_run_folder(recipe: dict, runs: Path, overrides: list[str], place: Place | None = None) -> RunFolder:
     """Makes runs/<recipe>/<utc>-<sha7>-s<seed>/ with the manifest as far as it is known before the start.
 
     Raises:
@@ -49,7 +50,7 @@ def make_run_folder(recipe: dict, runs: Path, overrides: list[str]) -> RunFolder
     path.mkdir(parents=True)
     folder = RunFolder(path)
     folder.logs_path.mkdir()
-    variables = environment(recipe, path)
+    variables = environment(recipe, path, place)
     folder.update(
         recipe=recipe,
         recipe_hash=recipe_hash(recipe),
@@ -58,7 +59,8 @@ def make_run_folder(recipe: dict, runs: Path, overrides: list[str]) -> RunFolder
         work=work_of(recipe),
         seed=recipe["grpo"]["seed"],
         argv=sys.argv,
-        command=shlex.join(command(recipe, path)),
+        command=shlex.join(command(recipe, path, place)),
+        nodes=list(place.hosts) if place else None,
         environment={name: value for name, (value, _) in variables.items()}
         | {
             name: os.environ[name]
@@ -86,42 +88,91 @@ def run(recipe: dict, runs: Path, overrides: list[str], resumed: RunFolder | Non
         OSError: the run's folder cannot be made or written.
         StillGoing: another launcher has just taken it up.
     """
-    folder = resumed or make_run_folder(recipe, runs, overrides)
+    with opened(recipe, runs, overrides, resumed) as (folder, lock):
+        return follow(recipe, folder, lock), folder
+
+
+@contextlib.contextmanager
+def opened(
+    recipe: dict, runs: Path, overrides: list[str], resumed: RunFolder | None, place: Place | None = None
+) -> Iterator[tuple[RunFolder, int]]:
+    """The run's folder, new or taken up again, and its lock (launch/resume.py, locked).
+
+    Raises:
+        OSError: the run's folder cannot be made or written.
+        StillGoing: another launcher has just taken it up.
+    """
+    folder = resumed or make_run_folder(recipe, runs, overrides, place)
     with locked(folder) as lock:
         if resumed:
             step = take_up(folder, git_state())
             print(f"resuming {folder.path} from step {step} (--fresh starts anew)", flush=True)
         else:
             print(f"run record: {folder.path}", flush=True)
-        return _run(recipe, folder, lock), folder
+        yield folder, lock
 
 
-def _run(recipe: dict, folder: RunFolder, lock: int) -> int:
-    progress = Progress(folder, recipe)
-    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # a rank whose parent dies becomes ours, and is found below
-    server = Server(recipe, folder) if recipe["recipe"]["arm"] == "server" else None
+def follow(recipe: dict, folder: RunFolder, lock: int | None, peers: Peers | None = None) -> int:
+    """Starts what this node has to carry of a run, and follows it to its end. Returns the exit code.
+
+    Args:
+        lock: the run's lock, for its ranks to hold too; None on a node that does not lead.
+        peers: the other nodes, if there are any.
+    """
+    place = peers.place if peers else None
+    serving = place is not None and serves(recipe, place.number)
+    progress = Progress(folder, recipe, silent=place is not None and not place.leads)
+    adopt_orphans()
+    server = _server_here(recipe, folder, peers)
     ranks = None
     with Requests() as requests:
-        ending = Ending(folder, progress, requests, [StoppedProcesses(), *([server.failure] if server else [])])
+        watches = [StoppedProcesses(), *([server.failure] if server else []), *([peers.look] if peers else [])]
+        ending = Ending(folder, progress, requests, watches)
         try:
-            if server is None or _await_server(server, progress, ending):
-                ranks = _start_ranks(recipe, folder, server, lock)
-                if server:
-                    server.watch()
-                _follow(ranks, progress, ending)
+            host = _await_server(recipe, folder, server, peers, progress, ending)
+            if host is not None and not serving:
+                ranks = _start_ranks(recipe, folder, host, lock, place)
+            if server and server.cause is None:
+                server.watch()
+            if ranks:
+                _follow(ranks, progress, ending, peers)
+            while serving and not ending.wanted() and not peers.over():
+                time.sleep(0.2)
             if server:  # a rank that lost its server may have told torchrun before the server was looked at
                 ending.cause = ending.cause or server.failure()
         finally:
             if server:
                 server.stop()
-            _stop_descendants(grace_seconds=0 if ending.kill else 2 if ending.cause else 10)
+            end_descendants(grace_seconds=0 if ending.kill else 2 if ending.cause else 10)
             progress.follow()
             progress.close()
-    return _conclude(folder, ranks.returncode if ranks else None, ending, server)
+    returncode = ranks.returncode if ranks else None
+    if peers is None:
+        return conclude(folder, returncode, ending, server)
+    if not place.leads:
+        return hear_verdict(folder, returncode, ending, peers)
+    if folder.manifest()["exit"]["status"] == "running":
+        stopped = f"stopped by {ending.signal_name}" if ending.exit_code is not None else None
+        peers.ending(ending.cause or stopped or "its ranks have ended", sure=False)
+        peers.settle()
+    code = conclude(folder, returncode, ending, server, peers)
+    peers.close(code, folder.manifest()["exit"]["cause"])
+    return code
 
 
-def _follow(ranks: subprocess.Popen, progress: Progress, ending: Ending) -> None:
-    """Until the ranks have left; bounded in time once they have been told to."""
+def _server_here(recipe: dict, folder: RunFolder, peers: Peers | None) -> Server | None:
+    """The server of a run in the server arm, if this node carries it."""
+    if recipe["recipe"]["arm"] != "server":
+        return None
+    if peers is None:
+        return Server(recipe, folder)
+    if not serves(recipe, peers.place.number):
+        return None
+    return Server(recipe, folder, peers.place, tell=lambda facts: peers.say(server=facts))
+
+
+def _follow(ranks: subprocess.Popen, progress: Progress, ending: Ending, peers: Peers | None) -> None:
+    """Until the ranks have left; bounded in time once they have been told to. Those that wait for a lost node's will not."""
     told_at = None
     while ranks.poll() is None:
         progress.follow()
@@ -129,124 +180,49 @@ def _follow(ranks: subprocess.Popen, progress: Progress, ending: Ending) -> None
             if told_at is None:
                 ranks.terminate()
                 told_at = time.monotonic()
-            if ending.kill or time.monotonic() - told_at > TERMINATE_SECONDS:
+            patience = LOST_SECONDS if peers and peers.lost() else TERMINATE_SECONDS
+            if ending.kill or time.monotonic() - told_at > patience:
                 break
         time.sleep(0.2)
 
 
-def _await_server(server: Server, progress: Progress, ending: Ending) -> bool:
-    """Starts the server and waits for it. False if it failed, or if the person has had enough."""
-    server.start()
-    progress.say(f"vLLM server starting on {server.url}")
-    while not ending.wanted():
-        if server.healthy():
-            progress.say("vLLM server healthy")
-            return True
-        time.sleep(0.2)
-    return False
-
-
-def _start_ranks(recipe: dict, folder: RunFolder, server: Server | None, lock: int) -> subprocess.Popen:
-    variables = {name: value for name, (value, _) in environment(recipe, folder.path).items()}
+def _await_server(
+    recipe: dict, folder: RunFolder, server: Server | None, peers: Peers | None, progress: Progress, ending: Ending
+) -> str | None:
+    """Starts the server, if this node carries it, and waits for it wherever it is. Returns its host, "" in the other arms; None
+    if it failed, or if the person has had enough."""
+    if recipe["recipe"]["arm"] != "server":
+        return ""
     if server:
-        variables |= trainer_environment(recipe, server.host)
-    with open(folder.logs_path / "torchrun.log", "wb") as log:
-        return subprocess.Popen(
-            command(recipe, folder.path), cwd=ROOT, env=os.environ | variables, stdin=subprocess.DEVNULL,
-            stdout=log, stderr=subprocess.STDOUT, pass_fds=[lock],
-            start_new_session=True,  # a Ctrl-C reaches the launcher alone, which stops the ranks in order
-            preexec_fn=_die_with_parent,  # noqa: PLW1509, no thread runs yet
-        )  # fmt: skip
-
-
-def _die_with_parent() -> None:
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm may send it to every process: it is for the launcher
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-
-
-def _stop_descendants(grace_seconds: float) -> None:
-    """Waits for what torchrun left (wandb's uploader, for one), then ends it."""
-    alive = psutil.Process().children(recursive=True)
-    _, alive = psutil.wait_procs(alive, timeout=grace_seconds)
-    for stop in ("terminate", "kill"):
-        for child in alive:
-            try:
-                getattr(child, stop)()
-            except psutil.NoSuchProcess:
-                continue
-        _, alive = psutil.wait_procs(alive, timeout=5)
-
-
-def _conclude(folder: RunFolder, returncode: int | None, ending: Ending, server: Server | None) -> int:
-    """Gives the record its exit status where the ranks could not, and says what happened."""
-    status = folder.manifest()["exit"]["status"]
-    if status == "finished":
-        if returncode:
-            print(
-                f"warning: the run finished, then a rank crashed on its way out (exit code {returncode})",
-                file=sys.stderr,
-            )
-        return FINISHED
-    if status == "interrupted":
-        cause = folder.manifest()["exit"]["cause"]
-        print(f"interrupted, {cause}; the same command resumes from there: {folder.path}", file=sys.stderr)
-        return AGAIN
-    if ending.exit_code is not None:
-        _finish(folder, "interrupted", f"stopped by {ending.signal_name}")
-        print(f"interrupted; the record holds every finished step: {folder.path}", file=sys.stderr)
-        return ending.exit_code
-    errors = folder.errors()
-    refused = False
-    if ending.cause:  # what the ranks then say only follows from it
-        errors, cause = [], ending.cause
-    elif not errors and (full := disk_is_full(folder)):
-        cause = full
-    elif killed := killed_rank(folder):
-        errors, cause = [], killed
-    elif errors:
-        cause = f"rank {errors[0]['rank']}: {errors[0]['kind']}: {errors[0]['message']}"
-        refused = errors[0]["kind"] == "Refused"
-    else:
-        cause = f"torchrun ended with exit code {returncode}"
-    _finish(folder, "failed", cause)
-    print(f"failed: {cause}", file=sys.stderr)
-    if not refused:
-        if server and server.cause:
-            shown = server.last_lines()
-        else:
-            shown = errors[0]["traceback"].splitlines() if errors else _log_lines(folder)
-        print("\n".join(f"  | {line}" for line in shown[-12:]), file=sys.stderr)
-        print(f"  the ranks' logs: {folder.logs_path}", file=sys.stderr)
-    return REFUSED if refused else FAILED
-
-
-def _finish(folder: RunFolder, status: str, cause: str) -> None:
-    try:
-        folder.finish(status, cause)
-    except OSError as error:  # a full disk: what happened is said all the same
-        print(f"warning: {error.filename}: {error.strerror}: the record stays without its exit status", file=sys.stderr)
-
-
-def killed_rank(folder: RunFolder) -> str | None:
-    """torchrun's own word on a rank that a signal ended (the out-of-memory killer's, for one): it leaves no error behind,
-    and what the other ranks then say of lost connections only follows from it. torchrun's root cause may be such a
-    follower: it goes by whole seconds."""
-    text = (folder.logs_path / "torchrun.log").read_text(errors="replace")
-    closed_by_torchrun = set(re.findall(r"Sending process (\d+) closing signal", text))
-    killed = [
-        (int(rank), signal.Signals(int(number)))
-        for rank, number, pid in re.findall(r"rank +: (\d+) [^\n]*\n +exitcode +: -(\d+) \(pid: (\d+)\)", text)
-        if pid not in closed_by_torchrun
-    ]
-    # a watchdog that misses a peer aborts its own rank: the word of a follower too
-    killed.sort(key=lambda entry: entry[1] == signal.SIGABRT)
-    if killed and (killed[0][1] != signal.SIGABRT or not folder.errors()):
-        rank, number = killed[0]
-        return f"rank {rank} was killed by {number.name} (exit code -{number.value})"
+        server.start()
+        progress.say(f"vLLM server starting on {server.url}")
+    while not ending.wanted():
+        if server and server.healthy():
+            progress.say("vLLM server healthy")
+            return server.host
+        facts = peers.server() if peers and not server else None
+        if facts and facts["healthy_seconds"] is not None:
+            if peers.place.leads:  # one launcher writes the manifest
+                folder.update(server=facts)
+                progress.say(f"vLLM server healthy on {facts['url']}")
+            if (folder.manifest().get("server") or {}).get("url") == facts["url"]:  # of this attempt
+                return facts["host"]
+        time.sleep(0.2)
     return None
 
 
-def _log_lines(folder: RunFolder) -> list[str]:
-    """The lines of the rank's log that was written to last."""
-    logs = [log for log in folder.logs_path.rglob("std*.log") if log.stat().st_size]
-    return max(logs, key=lambda log: log.stat().st_mtime).read_text(errors="replace").splitlines() if logs else []
+def _start_ranks(
+    recipe: dict, folder: RunFolder, server: str, lock: int | None, place: Place | None
+) -> subprocess.Popen:
+    variables = {name: value for name, (value, _) in environment(recipe, folder.path, place).items()}
+    if server:
+        variables |= trainer_environment(recipe, server)
+    logs = node_logs(folder.path, place)
+    logs.mkdir(exist_ok=True)
+    with open(logs / "torchrun.log", "wb") as log:
+        return subprocess.Popen(
+            command(recipe, folder.path, place), cwd=ROOT, env=os.environ | variables, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=subprocess.STDOUT, pass_fds=[lock] if lock is not None else [],
+            start_new_session=True,  # a Ctrl-C reaches the launcher alone, which stops the ranks in order
+            preexec_fn=die_with_parent,  # noqa: PLW1509, no thread runs yet
+        )  # fmt: skip

@@ -13,10 +13,10 @@ import socket
 import subprocess
 import sys
 import time
-
-import psutil
+from collections.abc import Callable
 
 from launch.command import computes_in, device_shares, environment
+from launch.nodes import Place, addresses
 from launch.recipe import ROOT
 from launch.server_watch import Watch
 from launch.shapes import model_shape, parameters
@@ -28,20 +28,18 @@ _LAST_LINES = 12
 _TEARDOWN = ("[shutdown]", "nanobind:", "resource_tracker:")
 
 
-def address(server: dict) -> str:
-    """Where the server listens: on the loopback interface if the trainers are on its host, else on the named one.
+def address(server: dict, place: Place | None = None) -> str:
+    """Where the server listens: on the loopback interface if the trainers are on its host; else on the named one, or the
+    one by which this node met the others.
 
     Raises:
-        ValueError: no interface is named, or this host has none of that name with an IPv4 address.
+        ValueError: no interface is named and none is known, or this host has none of that name with an IPv4 address.
     """
     if server["on_training_node"]:
         return LOOPBACK
-    names = {
-        name: found.address
-        for name, addresses in psutil.net_if_addrs().items()
-        for found in addresses
-        if found.family == socket.AF_INET
-    }
+    if server["interface"] is None and place:
+        return place.address
+    names = addresses()
     if server["interface"] not in names:
         raise ValueError(
             f"cluster.server.interface = {server['interface']!r}: must name the interface by which the training nodes reach "
@@ -111,9 +109,9 @@ def server_command(recipe: dict, host: str, port: int, from_step: int = 0) -> li
     return arguments
 
 
-def server_environment(recipe: dict, folder: RunFolder, host: str) -> dict[str, str]:
+def server_environment(recipe: dict, folder: RunFolder, host: str, place: Place | None = None) -> dict[str, str]:
     """The launcher's variables for this run, and the server's own."""
-    variables = {name: value for name, (value, _) in environment(recipe, folder.path).items()}
+    variables = {name: value for name, (value, _) in environment(recipe, folder.path, place).items()}
     variables |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_HOST_IP": host}  # TRL's routes are vLLM's development routes
     if "VLLM_LOGGING_LEVEL" not in os.environ:
         variables["VLLM_LOGGING_LEVEL"] = "INFO"  # when it dies, the last lines should say of what
@@ -136,12 +134,20 @@ def trainer_environment(recipe: dict, host: str) -> dict[str, str]:
 class Server:
     """One server for one run; a new run starts a new one, since an old one still holds the last trainer's group (TRL 3408)."""
 
-    def __init__(self, recipe: dict, folder: RunFolder):
-        self.host = address(recipe["cluster"]["server"])
+    def __init__(
+        self, recipe: dict, folder: RunFolder, place: Place | None = None, tell: Callable[[dict], object] | None = None
+    ):
+        """
+        Args:
+            place: on several nodes, this one's.
+            tell: gets the manifest's `server` section as it becomes known; by default it goes there.
+        """
+        self.host = address(recipe["cluster"]["server"], place)
         self.port = recipe["cluster"]["server"]["port"] or free_port(self.host)
         self.url = f"http://{self.host}:{self.port}"
         self.cause: str | None = None
-        self._recipe, self._folder = recipe, folder
+        self._recipe, self._folder, self._place = recipe, folder, place
+        self._tell = tell or (lambda facts: folder.update(server=facts))
         self._log_path = folder.logs_path / "server.log"
         self._process: subprocess.Popen | None = None
         self._watch = Watch(self.url, folder.server_phases_path)
@@ -150,19 +156,20 @@ class Server:
         """Starts it and returns at once."""
         from_step = self._folder.manifest()["attempts"][-1]["from_step"]
         command = server_command(self._recipe, self.host, self.port, from_step)
-        self._folder.update(
-            server={
-                "url": self.url,
-                "weight_transfer": weight_transfer(self._recipe),
-                "command": command,
-                "healthy_seconds": None,
-            }
-        )
+        self._facts = {
+            "url": self.url,
+            "host": self.host,
+            "weight_transfer": weight_transfer(self._recipe),
+            "command": command,
+            "healthy_seconds": None,
+        }
+        self._tell(self._facts)
         self._started = time.monotonic()
+        variables = server_environment(self._recipe, self._folder, self.host, self._place)
         with open(self._log_path, "wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "launch.guard", *command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT, env=os.environ | server_environment(self._recipe, self._folder, self.host),
+                stderr=subprocess.STDOUT, env=os.environ | variables,
                 start_new_session=True,  # a Ctrl-C reaches the launcher alone
             )  # fmt: skip
 
@@ -177,7 +184,7 @@ class Server:
                 )
             return False
         seconds = round(time.monotonic() - self._started, 1)
-        self._folder.update(server=self._folder.manifest()["server"] | {"healthy_seconds": seconds})
+        self._tell(self._facts | {"healthy_seconds": seconds})
         return True
 
     def watch(self) -> None:

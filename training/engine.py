@@ -11,7 +11,6 @@ tests/training/test_engine.py fails when a new version moves any of them.
 """
 
 import os
-import socket
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -91,7 +90,9 @@ def _private_shared_memory():
     from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
 
     original = _CPUSHMDistributed.make_group_name
-    prefix = f"{socket.gethostname()}-{os.environ['MASTER_PORT']}"
+    # hosts may share a name, and containers of one host a kernel: this boot's id, and which /dev/shm it is
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    prefix = f"{boot}-{os.stat('/dev/shm').st_dev}-{os.environ['MASTER_PORT']}"
     _CPUSHMDistributed.make_group_name = staticmethod(
         lambda communicator: prefix + original(communicator).replace("/", "")
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.run import killed_rank
+from launch.conclude import killed_rank
 from record import RunFolder
 
 FOLLOWER = "  rank      : 0 (local_rank: 0)\n  exitcode  : 1 (pid: 100) \n"
