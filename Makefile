@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed-$(shell cat requirements/*.txt | sha256sum | cut -c1-12)
-SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
+SHELL_SCRIPTS = $(shell git ls-files '*.sh' '*.sbatch') .ci/run
 TORCH := torch==2.13.0+cpu
 
 .PHONY: help tiny test lint check bench-rewards fuzz-rewards bench-analysis bench-memory report generated clean
@@ -43,8 +43,9 @@ bench-memory: ## peak memory of 30 configurations on one GPU (environment.yml), 
 report: $(INSTALLED) ## the report page of the committed records, runs/report.html: figures, tables, claims, provenance
 	$(BIN)/python -m analysis report
 
-generated: $(INSTALLED) ## recipes/README.md, the snapshots of TRL's arguments, the README's claims and its tree, made anew
+generated: $(INSTALLED) ## recipes/README.md, launch/README.md, snapshots of TRL's arguments, README's claims and tree, made anew
 	$(BIN)/python -m launch table --write
+	$(BIN)/python -m launch variables --write
 	$(BIN)/python -m tests.recipes.snapshot --write
 	$(BIN)/python -m analysis claims --write
 	$(BIN)/python -m tests.readme_tree --write
