@@ -57,6 +57,7 @@ def test_warm_up_draws_both_ways_of_answering_from_the_rows_it_is_given_alone():
     assert 0.35 < worked_share < 0.45  # four standard deviations on either side
 
 
+@pytest.mark.optional
 def test_the_committed_data_are_what_the_generator_makes():
     try:
         installed = importlib.metadata.version("reasoning-gym")
