@@ -47,6 +47,7 @@ generated: $(INSTALLED) ## recipes/README.md, launch/README.md, snapshots of TRL
 	$(BIN)/python -m launch table --write
 	$(BIN)/python -m launch variables --write
 	$(BIN)/python -m tests.recipes.snapshot --write
+	$(BIN)/python -m analysis metrics --write
 	$(BIN)/python -m analysis claims --write
 	$(BIN)/python -m tests.readme_tree --write
 

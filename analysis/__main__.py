@@ -43,7 +43,8 @@ def main() -> int:
     verb.add_argument(
         "--metric", action="append", metavar="NAME", help="may be repeated; default: throughput and accuracy"
     )
-    add(metrics_verb, "metrics", "what every metric is: name, unit, definition")
+    verb = add(metrics_verb, "metrics", "what every metric is: name, unit, definition")
+    verb.add_argument("--write", action="store_true", help="into analysis/README.md")
     verb = add(claims_verb, "claims", "the paper's claims: what the records support, contradict, or say in small")
     verb.add_argument("paths", type=Path, nargs="*", help="records (default: results)")
     verb.add_argument("--write", action="store_true", help="the table into README.md, between its marks")
@@ -132,9 +133,11 @@ def arms_verb(arguments) -> None:
 
 
 def metrics_verb(arguments) -> None:
-    from analysis.metrics import markdown
+    from analysis.metrics import markdown, readme
 
     print(markdown())
+    if arguments.write:
+        Path("analysis/README.md").write_text(readme(), encoding="utf-8")
 
 
 def claims_verb(arguments) -> None:

@@ -1,4 +1,4 @@
-"""Every metric, defined once: name, unit, definition, source, function. `python -m analysis metrics` prints them.
+"""Every metric, defined once: its function, and as the docstring its definition (`python -m analysis metrics` prints them).
 
 A metric is a number of one run, or None where it has no meaning for the run (a server's idle share without a server). Where it
 would have a meaning, and the record lacks what it needs, it raises Missing with the reason: such a metric is named and left
@@ -6,137 +6,75 @@ out, never 0. Throughput is of the training steps after the first of each attemp
 first-time costs. A device is a GPU, or without GPUs a rank or a server worker (one core each, as the launcher starts them).
 """
 
-from collections.abc import Callable
 from datetime import datetime
-from typing import NamedTuple
 
 from analysis.frames import Frames
+from analysis.metric import (
+    HIGHER,
+    LOWER,
+    METRICS,
+    Missing,
+    devices,
+    markdown,
+    measure,
+    metric,
+    need,
+    ranks,
+    readme,
+    timed_seconds,
+    timed_sum,
+    workers,
+)  # fmt: skip
 
-HIGHER, LOWER = 1, -1
-
-
-class Missing(Exception):
-    """The record lacks what a metric needs; the message says what."""
-
-
-class Metric(NamedTuple):
-    """`of` takes a run's Frames. `outcome`: it is of what was learnt, so that a seed run twice is one value and not two."""
-
-    name: str
-    unit: str
-    better: int
-    definition: str
-    of: Callable[[Frames], float | None]
-    outcome: bool = False
-
-
-METRICS: dict[str, Metric] = {}
+__all__ = ["METRICS", "Missing", "cost", "devices", "markdown", "measure", "phase_shares", "readme"]
 
 
-def metric(name: str, unit: str, better: int, definition: str, outcome: bool = False):
-    """Registers a function as a metric."""
-
-    def register(function):
-        METRICS[name] = Metric(name, unit, better, definition, function, outcome)
-        return function
-
-    return register
-
-
-def measure(run: Frames, names=None) -> tuple[dict[str, float | None], dict[str, str]]:
-    """The metrics of one run by name, and why those are missing that are."""
-    values, missing = {}, {}
-    for name in names or METRICS:
-        try:
-            value = METRICS[name].of(run)
-            values[name] = None if value is None else float(value)
-        except Missing as reason:
-            values[name], missing[name] = None, str(reason)
-    return values, missing
-
-
-def _need(manifest: dict, *path: str):
-    value = manifest
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
-        if value is None:
-            raise Missing(f"the manifest has no {'.'.join(path)}")
-    return value
-
-
-def _seconds(run: Frames) -> float:
-    seconds = run.timed["seconds"].sum()
-    if not seconds:
-        raise Missing(f"{len(run.steps)} steps, and the first of an attempt is not timed")
-    return float(seconds)
-
-
-def _sum(run: Frames, column: str) -> float:
-    values = run.timed[column]
-    if values.isna().any():
-        raise Missing(f"{int(values.isna().sum())} of {len(values)} timed steps have no {column}")
-    return float(values.sum())
-
-
-def _ranks(run: Frames) -> int:
-    return _need(run.manifest, "derived", "ranks")
-
-
-def workers(run: Frames) -> int:
-    """The server's devices; 0 without a server."""
-    if _need(run.manifest, "recipe", "recipe", "arm") != "server":
-        return 0
-    server = _need(run.manifest, "recipe", "cluster", "server")
-    return server["nodes"] * server["gpus_per_node"]
-
-
-def devices(run: Frames) -> int:
-    """All devices that the run holds, the server's too."""
-    return _ranks(run) + workers(run)
-
-
-@metric("steps_per_second", "1/s", HIGHER, "timed steps over their wall time")
+@metric("steps_per_second", "1/s", HIGHER)
 def _steps_per_second(run):
-    return len(run.timed) / _seconds(run)
+    """Timed steps over their wall time."""
+    return len(run.timed) / timed_seconds(run)
 
 
-@metric("completions_per_second", "1/s", HIGHER,
-        "raw step throughput: completions sampled and trained on, over the wall time of the timed steps")  # fmt: skip
+@metric("completions_per_second", "1/s", HIGHER)
 def completions_per_second(run):
-    return len(run.timed) * _need(run.manifest, "derived", "optimizer_batch") / _seconds(run)
+    """Raw step throughput: completions sampled and trained on, over the wall time of the timed steps."""
+    return len(run.timed) * need(run.manifest, "derived", "optimizer_batch") / timed_seconds(run)
 
 
-@metric("per_device", "1/s", HIGHER, "completions_per_second over all devices that the run holds, the server's too")
+@metric("per_device", "1/s", HIGHER)
 def _per_device(run):
+    """completions_per_second over all devices that the run holds, the server's too."""
     return completions_per_second(run) / devices(run)
 
 
-@metric("normalised", "1/s", HIGHER,
-        "completions_per_second x all devices / training devices, as the post scales its server arm (8/7)")  # fmt: skip
+@metric("normalised", "1/s", HIGHER)
 def _normalised(run):
-    return completions_per_second(run) * devices(run) / _ranks(run)
+    """completions_per_second x all devices / training devices, as the post scales its server arm (8/7)."""
+    return completions_per_second(run) * devices(run) / ranks(run)
 
 
-@metric("tokens_per_second", "1/s", HIGHER, "completion tokens of all ranks over the wall time of the timed steps")
+@metric("tokens_per_second", "1/s", HIGHER)
 def _tokens_per_second(run):
-    return _sum(run, "completion_tokens") / _seconds(run)
+    """Completion tokens of all ranks over the wall time of the timed steps."""
+    return timed_sum(run, "completion_tokens") / timed_seconds(run)
 
 
-@metric("tokens_per_second_per_device", "1/s", HIGHER, "tokens_per_second over all devices that the run holds")
+@metric("tokens_per_second_per_device", "1/s", HIGHER)
 def _tokens_per_second_per_device(run):
+    """tokens_per_second over all devices that the run holds."""
     return _tokens_per_second(run) / devices(run)
 
 
-@metric(
-    "trained_tokens_per_second", "1/s", HIGHER, "prompt and completion tokens over the wall time of the timed steps"
-)
+@metric("trained_tokens_per_second", "1/s", HIGHER)
 def _trained_tokens_per_second(run):
-    return _sum(run, "tokens") / _seconds(run)
+    """Prompt and completion tokens over the wall time of the timed steps."""
+    return timed_sum(run, "tokens") / timed_seconds(run)
 
 
-@metric("median_step_seconds", "s", LOWER, "median wall time of a timed step, first micro-batch to after the optimizer")
+@metric("median_step_seconds", "s", LOWER)
 def _median_step_seconds(run):
-    _seconds(run)
+    """Median wall time of a timed step, first micro-batch to after the optimizer."""
+    timed_seconds(run)
     return run.timed["seconds"].median()
 
 
@@ -160,10 +98,10 @@ def phase_shares(run: Frames) -> dict[str, float]:
     return {phase: float(seconds / totals.sum()) for phase, seconds in totals.items()}
 
 
-@metric("trainers_idle", "share", LOWER,
-        "share of its time in which a trainer waits for other ranks, and in the server arm for the server's answer; mean over "
-        "the ranks whose phases the record holds")  # fmt: skip
+@metric("trainers_idle", "share", LOWER)
 def trainers_idle(run):
+    """Share of its time in which a trainer waits for other ranks, and in the server arm for the server's answer; mean over
+    the ranks whose phases the record holds."""
     waiting = ("wait", "generate") if workers(run) else ("wait",)
     intervals = _steady(run)
     by_rank = intervals.groupby("rank")["seconds"].sum()
@@ -171,9 +109,9 @@ def trainers_idle(run):
     return (waits.reindex(by_rank.index, fill_value=0.0) / by_rank).mean()
 
 
-@metric("server_idle", "share", LOWER,
-        "share of rank 0's training time in which the server has no request; none without a server")  # fmt: skip
+@metric("server_idle", "share", LOWER)
 def server_idle(run):
+    """Share of rank 0's training time in which the server has no request; none without a server."""
     if not workers(run):
         return None
     if not len(run.server_phases):
@@ -188,19 +126,21 @@ def server_idle(run):
     return 1 - busy / length.sum()
 
 
-@metric("devices_idle", "share", LOWER, "trainers_idle and server_idle, weighted by devices")
+@metric("devices_idle", "share", LOWER)
 def _devices_idle(run):
-    return (trainers_idle(run) * _ranks(run) + (server_idle(run) or 0.0) * workers(run)) / devices(run)
+    """trainers_idle and server_idle, weighted by devices."""
+    return (trainers_idle(run) * ranks(run) + (server_idle(run) or 0.0) * workers(run)) / devices(run)
 
 
-@metric("sync_share", "share", LOWER, "share of the ranks' time in which weights go to the engine")
+@metric("sync_share", "share", LOWER)
 def _sync_share(run):
+    """Share of the ranks' time in which weights go to the engine."""
     return phase_seconds(run, "sync") / _steady(run).groupby("rank")["seconds"].sum().mean()
 
 
-@metric("generation_tokens_per_second", "1/s", HIGHER,
-        "completion tokens of all ranks over the seconds of the phase generate, mean over ranks")  # fmt: skip
+@metric("generation_tokens_per_second", "1/s", HIGHER)
 def _generation_tokens_per_second(run):
+    """Completion tokens of all ranks over the seconds of the phase generate, mean over ranks."""
     seconds = phase_seconds(run, "generate")
     tokens = run.steps[run.steps["step"] > 1]["completion_tokens"]
     if not seconds or tokens.isna().any():
@@ -211,9 +151,9 @@ def _generation_tokens_per_second(run):
 def _model_flops(run: Frames) -> tuple[float, float]:
     """Model FLOPs of the timed steps, sampling and training, all devices together: 2 a parameter and token forward, twice that
     backward, attention's two products over half a square (2204.02311, appendix B). Neither recomputation nor scoring counts."""
-    work = _need(run.manifest, "work")
-    tokens, count = _sum(run, "tokens"), len(run.timed) * _need(run.manifest, "derived", "optimizer_batch")
-    passes = _need(run.manifest, "recipe", "grpo").get("num_iterations") or 1
+    work = need(run.manifest, "work")
+    tokens, count = timed_sum(run, "tokens"), len(run.timed) * need(run.manifest, "derived", "optimizer_batch")
+    passes = need(run.manifest, "recipe", "grpo").get("num_iterations") or 1
     length = tokens * passes / count
     forward = tokens * (2 * work["parameters"] + work["attention_flops"] * length)
     return forward, 3 * forward * passes
@@ -221,45 +161,45 @@ def _model_flops(run: Frames) -> tuple[float, float]:
 
 def _peak(run: Frames) -> float | None:
     """Operations a second of one device; None without GPUs."""
-    return _need(run.manifest, "work").get("peak_flops_per_second")
+    return need(run.manifest, "work").get("peak_flops_per_second")
 
 
-@metric("mfu", "share", HIGHER,
-        "model FLOPs of sampling (2N a token) and training (6N a token), attention included, recomputation and scoring not, "
-        "over wall time x all GPUs x dense bfloat16 peak (PaLM, 2204.02311, appendix B); none without GPUs")  # fmt: skip
+@metric("mfu", "share", HIGHER)
 def _mfu(run):
+    """Model FLOPs of sampling (2N a token) and training (6N a token), attention included, recomputation and scoring not,
+    over wall time x all GPUs x dense bfloat16 peak (PaLM, 2204.02311, appendix B); none without GPUs."""
     peak = _peak(run)
-    return sum(_model_flops(run)) / _seconds(run) / devices(run) / peak if peak else None
+    return sum(_model_flops(run)) / timed_seconds(run) / devices(run) / peak if peak else None
 
 
-@metric("training_mfu", "share", HIGHER,
-        "model FLOPs of training alone over the seconds of the phase forward_backward x training GPUs x peak")  # fmt: skip
+@metric("training_mfu", "share", HIGHER)
 def _training_mfu(run):
+    """Model FLOPs of training alone over the seconds of the phase forward_backward x training GPUs x peak."""
     peak = _peak(run)
     if not peak:
         return None
     share = len(run.timed) / max(1, (run.steps["step"] > 1).sum())  # the phases of all steps after the first
-    return _model_flops(run)[1] / share / phase_seconds(run, "forward_backward") / _ranks(run) / peak
+    return _model_flops(run)[1] / share / phase_seconds(run, "forward_backward") / ranks(run) / peak
 
 
-@metric("roofline_share", "share", HIGHER,
-        "least possible seconds over measured ones: decoding at memory bandwidth (weights once a token of the longest "
-        "completion, the cache of all), prefill, training at peak, one after the other; none without GPUs")  # fmt: skip
+@metric("roofline_share", "share", HIGHER)
 def _roofline_share(run):
+    """Least possible seconds over measured ones: decoding at memory bandwidth (weights once a token of the longest
+    completion, the cache of all), prefill, training at peak, one after the other; none without GPUs."""
     peak = _peak(run)
     if not peak:
         return None
-    work, steps = _need(run.manifest, "work"), run.timed
+    work, steps = need(run.manifest, "work"), run.timed
     engines, size = work["engines"], work["tensor_parallel"]
-    sampled, tokens = _sum(run, "completion_tokens"), _sum(run, "tokens")
-    count = len(steps) * _need(run.manifest, "derived", "optimizer_batch")
+    sampled, tokens = timed_sum(run, "completion_tokens"), timed_sum(run, "tokens")
+    count = len(steps) * need(run.manifest, "derived", "optimizer_batch")
     prompt, completion = (tokens - sampled) / count, sampled / count
-    longest = _sum(run, "max_completion_tokens")
+    longest = timed_sum(run, "max_completion_tokens")
     cache = sampled / engines * (prompt + completion / 2) * work["kv_bytes_per_token"]
     decoding = (longest * work["weights_bytes"] + cache) / size / work["memory_bytes_per_second"]
     prefill = (tokens - sampled) / engines * 2 * work["parameters"] / size / peak
-    training = _model_flops(run)[1] / _ranks(run) / peak
-    return (decoding + prefill + training) / _seconds(run)
+    training = _model_flops(run)[1] / ranks(run) / peak
+    return (decoding + prefill + training) / timed_seconds(run)
 
 
 def _hours(run: Frames) -> float:
@@ -273,14 +213,16 @@ def _hours(run: Frames) -> float:
     )
 
 
-@metric("hours", "h", LOWER, "wall time from the launcher's start to the exit status, all attempts together")
+@metric("hours", "h", LOWER)
 def _wall_hours(run):
+    """Wall time from the launcher's start to the exit status, all attempts together."""
     return _hours(run)
 
 
-@metric("gpu_hours", "h", LOWER, "hours x all GPUs that the run holds, the server's too; none without GPUs")
+@metric("gpu_hours", "h", LOWER)
 def _gpu_hours(run):
-    gpus = _need(run.manifest, "derived", "gpus")
+    """Hours x all GPUs that the run holds, the server's too; none without GPUs."""
+    gpus = need(run.manifest, "derived", "gpus")
     return gpus * _hours(run) if gpus else None
 
 
@@ -289,14 +231,9 @@ def cost(gpu_hours: float | None, price_per_gpu_hour: float) -> float | None:
     return None if gpu_hours is None else gpu_hours * price_per_gpu_hour
 
 
-@metric(
-    "reward_area",
-    "reward",
-    HIGHER,
-    "mean over the steps of the training reward: 1 is a reward of 1 from the first step on",
-    outcome=True,
-)
+@metric("reward_area", "reward", HIGHER, outcome=True)
 def _reward_area(run):
+    """Mean over the steps of the training reward: 1 is a reward of 1 from the first step on."""
     rewards = run.steps["reward"]
     if not len(rewards) or rewards.isna().any():
         raise Missing(f"{int(rewards.isna().sum())} of {len(rewards)} steps have no reward")
@@ -308,36 +245,27 @@ def _held_out(run: Frames, step: int) -> float | None:
     return None if found.empty or found.isna().iloc[-1] else found.iloc[-1]
 
 
-@metric(
-    "accuracy_before",
-    "share",
-    HIGHER,
-    "accuracy on the held-out problems before the first step; none without such problems",
-    outcome=True,
-)
+@metric("accuracy_before", "share", HIGHER, outcome=True)
 def _accuracy_before(run):
+    """Accuracy on the held-out problems before the first step; none without such problems."""
     return _held_out(run, 0)
 
 
-@metric(
-    "accuracy_after",
-    "share",
-    HIGHER,
-    "accuracy on the held-out problems after the last step; none without such problems",
-    outcome=True,
-)
+@metric("accuracy_after", "share", HIGHER, outcome=True)
 def _accuracy_after(run):
+    """Accuracy on the held-out problems after the last step; none without such problems."""
     return _held_out(run, run.steps["step"].max()) if len(run.steps) else None
 
 
-@metric("accuracy_gain", "share", HIGHER, "accuracy_after less accuracy_before", outcome=True)
+@metric("accuracy_gain", "share", HIGHER, outcome=True)
 def _accuracy_gain(run):
+    """accuracy_after less accuracy_before."""
     before, after = _accuracy_before(run), _accuracy_after(run)
     return None if before is None or after is None else after - before
 
 
 def _peak_bytes(run: Frames, column: str) -> float | None:
-    if not _need(run.manifest, "derived", "gpus"):
+    if not need(run.manifest, "derived", "gpus"):
         return None
     values = run.phases[column].dropna() if column in run.phases else ()
     if not len(values):
@@ -345,50 +273,35 @@ def _peak_bytes(run: Frames, column: str) -> float | None:
     return max(values)
 
 
-@metric(
-    "peak_allocated_bytes",
-    "B",
-    LOWER,
-    "most memory of tensors by torch, over training ranks and phases; none without GPUs",
-)
+@metric("peak_allocated_bytes", "B", LOWER)
 def _peak_allocated_bytes(run):
+    """Most memory of tensors by torch, over training ranks and phases; none without GPUs."""
     return _peak_bytes(run, "peak_allocated_bytes")
 
 
-@metric(
-    "peak_device_bytes",
-    "B",
-    LOWER,
-    "most memory taken of a training GPU by NVML, over ranks and phases; none without GPUs",
-)
+@metric("peak_device_bytes", "B", LOWER)
 def _peak_device_bytes(run):
+    """Most memory taken of a training GPU by NVML, over ranks and phases; none without GPUs."""
     return _peak_bytes(run, "peak_device_bytes")
 
 
-@metric("slept_share", "share", HIGHER,
-        "memory by NVML that sleep gives back (peak in the phase `sleep`, as it begins, less the peak in `score`, while the "
-        "engine sleeps), over the engine's share of the GPU; from the second step on; none without sleep mode")  # fmt: skip
+@metric("slept_share", "share", HIGHER)
 def _slept_share(run):
+    """Memory by NVML that sleep gives back (peak in the phase `sleep`, as it begins, less the peak in `score`, while the
+    engine sleeps), over the engine's share of the GPU; from the second step on; none without sleep mode."""
     grpo = run.manifest["recipe"].get("grpo") or {}
-    if not grpo.get("vllm_enable_sleep_mode") or not _need(run.manifest, "derived", "gpus"):
+    if not grpo.get("vllm_enable_sleep_mode") or not need(run.manifest, "derived", "gpus"):
         return None
     intervals = _steady(run)
     peaks = intervals[intervals["peak_device_bytes"].notna()].groupby("phase")["peak_device_bytes"].max()
     if not {"sleep", "score"} <= set(peaks.index):
         raise Missing("no peak_device_bytes in the phases sleep and score")
-    whole = _need(run.manifest, "hardware", "devices")[0]["memory_bytes"]
+    whole = need(run.manifest, "hardware", "devices")[0]["memory_bytes"]
     return (peaks["sleep"] - peaks["score"]) / (grpo["vllm_gpu_memory_utilization"] * whole)
 
 
-@metric("sentinel_nearest", "share", LOWER,
-        "how near the worst step came to the weight-sync sentinel's limit (1 is at it); none without an engine")  # fmt: skip
+@metric("sentinel_nearest", "share", LOWER)
 def _sentinel_nearest(run):
+    """How near the worst step came to the weight-sync sentinel's limit (1 is at it); none without an engine."""
     nearness = run.steps["sentinel_level"] / run.steps["sentinel_limit"]
     return None if nearness.isna().all() else nearness.max()
-
-
-def markdown() -> str:
-    """The metrics as a table."""
-    lines = ["| metric | unit | definition |", "|---|---|---|"]
-    lines += [f"| `{item.name}` | {item.unit} | {item.definition} |" for item in METRICS.values()]
-    return "\n".join(lines)

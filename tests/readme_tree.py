@@ -33,6 +33,7 @@ LINES = {
     "analysis/memory.ipynb": "which phase takes the memory, and what does sleep give back? claims C9 and C10",
     "analysis/your_own_runs.ipynb": "all tables and figures of your own runs/ folder or wandb project",
     "rewards/README.md": "formula, range, source and None of each reward; the grading policy and its limits",
+    "analysis/README.md": "every metric: name, unit, definition (generated)",
     "tiny/README.md": "the tiny experiment: its task, its warm-up, where it starts",
     "tiny/__init__.py": "the folder can be run with python -m",
     "tiny/checkpoint/": "the warmed-up model and its tokenizer, 2.5 MB",

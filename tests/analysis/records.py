@@ -43,6 +43,10 @@ def write_record(
             "derived": {"ranks": ranks, "gpus": gpus, "optimizer_batch": 64, "generation_batch": 64},
             "seed": seed,
             "git": {"commit": "c" * 40, "dirty": False},
+            "packages": {"python": "3.11"},
+            "hardware": {"kind": "cpu"}
+            if not gpus
+            else {"kind": "cuda", "devices": [{"name": "NVIDIA H100", "memory_bytes": 8e10}]},
             "host": {"machine": "x86_64", "cpus": 2, "memory_bytes": 2**34},
             "start": "2026-01-01T00:00:00.000Z",
             "end": "2026-01-01T02:00:00.000Z",

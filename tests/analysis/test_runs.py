@@ -5,14 +5,19 @@ import shutil
 
 import pytest
 
+from analysis import compare
 from analysis.aggregate import aggregate, compared, differing, pair
+from analysis.frames import read_frames
 from analysis.load import load_run
-from analysis.metrics import METRICS, cost
+from analysis.metrics import METRICS, cost, measure, readme
 from analysis.results import export
 from analysis.runs import load
 from analysis.tables import arms
 from analysis.tables import runs as runs_table
-from launch.recipe import ROOT
+from launch.derived import derive
+from launch.recipe import ROOT, read_yaml, resolve
+from launch.roofline import flops, work_of
+from launch.shapes import model_shape
 from tests.analysis.records import write_record
 
 PHASES = [
@@ -73,6 +78,24 @@ def test_mfu_roofline_and_cost_come_back_as_set(tmp_path):
     assert cost(run["gpu_hours"], 2.5) == pytest.approx(10)
     assert cost(None, 2.5) is None
     assert "| 10.00 |" in runs_table(load(tmp_path).runs, price=2.5)
+
+
+@pytest.mark.parametrize("name", ["qwen7b_colocate", "qwen7b_server", "llama1b_generate"])
+def test_what_a_run_records_of_its_model_gives_the_planners_operations(tmp_path, name):
+    """The launcher writes `work` into the manifest; from it and the planner's longest lengths come the planner's own FLOPs."""
+    path = ROOT / "recipes" / f"{name}.yaml"
+    recipe = resolve(read_yaml(path), name, str(path))
+    derived = derive(recipe)
+    work, planned = work_of(recipe), flops(recipe, model_shape(recipe["model"]["path"]))
+    tokens = derived["optimizer_batch"] * derived["max_sequence_tokens"]
+    manifest = {"recipe": recipe, "derived": derived, "work": work}
+    write_record(tmp_path / "run", step_seconds=(9.0, 2.0), tokens=(tokens, tokens // 2), manifest=manifest)
+    values, missing = measure(read_frames(tmp_path / "run"), ["mfu"])
+    assert not missing
+    forward = planned["training"] / (4 if recipe["grpo"]["gradient_checkpointing"] else 3)  # the planner recomputes
+    passes = 1 + 3 * recipe["grpo"]["num_iterations"]
+    gpus = derived["gpus"]
+    assert values["mfu"] == pytest.approx(passes * forward / 2.0 / gpus / work["peak_flops_per_second"])
 
 
 def test_what_is_torn_of_another_version_or_lacks_a_metric_is_named_and_never_zero(tmp_path):
@@ -164,6 +187,30 @@ def test_every_committed_record_is_read_and_none_is_damaged():
     assert len(failed), "failures are rows too"
     assert found.runs["path"].is_unique
     assert set(METRICS) <= set(found.runs.columns)
+
+
+def test_the_runs_of_an_exported_comparison_are_rows_that_say_what_work_they_did(tmp_path):
+    for arm, seconds in (("colocate", 2.0), ("server", 4.0)):
+        busy = [("generate", 2, 10.0, 2.5)] if arm == "server" else ()
+        write_record(
+            tmp_path / "runs" / arm, arm, (9.0, seconds), {0: PHASES}, busy, ranks=1, gpus=1 + (arm == "server")
+        )
+    runs = [load_run(tmp_path / "runs" / arm) for arm in ("colocate", "server")]
+    compare.export(compare.compare(runs), runs, tmp_path / "comparison.json")
+    found = load(tmp_path / "comparison.json")
+    assert found.runs[["model", "gpu", "optimizer_batch", "status", "steps"]].drop_duplicates().values.tolist() == [
+        ["made/up", "H100-80GB", 64, "finished", 2]
+    ]
+    assert found.runs["gpus"].tolist() == [1, 2]
+    pairs = pair(found.runs, "colocate", "server")
+    assert compared(pairs, "completions_per_second").mean == pytest.approx(2.0)
+    assert compared(pairs, "per_device").mean == pytest.approx(4.0)
+    both = load([tmp_path / "comparison.json", tmp_path / "runs"])
+    assert both.runs["source"].tolist() == ["record", "record"], "a run whose record is there is no second row"
+
+
+def test_the_table_of_metrics_is_the_one_that_is_committed():
+    assert readme() == (ROOT / "analysis" / "README.md").read_text(), "run: python -m analysis metrics --write"
 
 
 def test_arms_are_paired_by_seed_within_what_was_recorded_together(tmp_path):
