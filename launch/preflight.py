@@ -275,7 +275,10 @@ def together(nodes: list[tuple[str, list[Finding]]]) -> list[Finding]:
         if what in EQUAL and not alike:
             missing = [f"{name}: none" for name, _ in nodes if name not in dict(entries)]
             mend = MENDS.get(what, "install the same version on all nodes")
-            state = WARNING if what == "GPU kind" else ERROR
+            edited = what == "commit" and not missing and len({finding.value[:12] for _, finding in entries}) == 1
+            state = (
+                WARNING if what == "GPU kind" or edited else ERROR
+            )  # an edit while the nodes looked shows on some alone
             table.append(Finding(what, "; ".join(said + missing), state, f"differs between the nodes: {mend}"))
         elif alike and len({finding for _, finding in entries}) == 1:
             table.append(entries[0][1])

@@ -29,7 +29,7 @@ def run_on_nodes(
     place = place_here()
     with contextlib.ExitStack() as held, Requests() as requests:
         wire = held.enter_context(datagram_socket(place.address))
-        lock: list[int] = []
+        mine: list[tuple[RunFolder, int]] = []  # the folder and its lock, on node 0
 
         def decide(leader: Place, heard: list[dict]) -> dict:
             table = _table(recipe, heard, runs)
@@ -38,19 +38,20 @@ def run_on_nodes(
                 return {"refused": [f"{finding.what}: {finding.value}: {finding.mend}" for finding in errors]}
             try:
                 resumed = None if fresh else unfinished(recipe, runs)
-                folder, descriptor = held.enter_context(opened(recipe, runs, overrides, resumed, leader))
+                mine.append(held.enter_context(opened(recipe, runs, overrides, resumed, leader)))
             except StillGoing as error:
                 return {"refused": [f"{error}: another launcher has just taken it up"]}
             except OSError as error:
                 return {"refused": [f"{error.filename}: {error.strerror}"]}
-            lock.append(descriptor)
-            return {"run": str(folder.path.relative_to(runs)), "meeting": secrets.token_hex(8),
+            return {"run": str(mine[0][0].path.relative_to(runs)), "meeting": secrets.token_hex(8),
                     "wires": [node["wire"] for node in heard]}  # fmt: skip
 
         try:
             place, answer = _meet(recipe, runs, place, wire, decide, requests, wait_seconds)
         except Apart as error:
             print(f"failed: {error}", file=sys.stderr)
+            for folder, _ in mine:  # the others were lost before they had the answer
+                folder.finish("failed", str(error).splitlines()[0])
             return _interrupted(requests) or FAILED, None
         if "refused" in answer:
             if not place.leads:
@@ -63,7 +64,7 @@ def run_on_nodes(
             )
             _await_folder(folder)
         peers = Peers(folder, place, answer["meeting"], wire, answer["wires"])
-        code = follow(recipe, folder, lock[0] if lock else None, peers)
+        code = follow(recipe, folder, mine[0][1] if mine else None, peers)
         return code, folder if place.leads else None
 
 

@@ -179,6 +179,12 @@ def test_what_must_be_equal_and_is_not_is_an_error_that_shows_both(what, value, 
     assert mend in found.mend
 
 
+def test_uncommitted_changes_that_only_some_nodes_have_seen_are_a_warning():
+    commit = Finding("commit", "0123456789ab")
+    table = together([("node 0 (a)", [commit]), ("node 1 (b)", [commit._replace(value="0123456789ab, with changes")])])
+    assert [finding.state for finding in table] == [WARNING]
+
+
 def test_one_nodes_trouble_is_said_with_its_name():
     short = [*SAME[:2], Finding("host memory", "1 GiB free", ERROR, "more nodes")]
     table = together([("node 0 (a)", SAME), ("node 1 (b)", short)])
