@@ -51,12 +51,16 @@ def main() -> int:
     verb = add(evaluation_verb, "evaluation", "the evaluations of a folder (training.evaluate) as tables in Markdown")
     verb.add_argument("folder", type=Path)
     verb = add(figures_verb, "figures", "every figure that the records allow, as a file each")
-    verb.add_argument("paths", nargs="*", help="folders of records; default: the committed ones under results/")
+    verb.add_argument(
+        "paths", nargs="*", help="folders of records, or wandb:ENTITY/PROJECT; default: the committed ones"
+    )
     verb.add_argument("--out", type=Path, default=Path("runs/figures"), metavar="FOLDER", help="default: runs/figures")
     verb.add_argument("--only", metavar="NAME", help="one of them, as the file's name has it")
     verb.add_argument("--format", choices=("png", "svg", "pdf"), default="png")
     verb = add(report_verb, "report", "one HTML page: figures, tables, claims, and where each comes from")
-    verb.add_argument("paths", nargs="*", help="folders of records; default: the committed ones under results/")
+    verb.add_argument(
+        "paths", nargs="*", help="folders of records, or wandb:ENTITY/PROJECT; default: the committed ones"
+    )
     verb.add_argument(
         "--out", type=Path, default=Path("runs/report.html"), metavar="FILE", help="default: runs/report.html"
     )

@@ -19,18 +19,24 @@ from analysis import claims as ledger
 from analysis import pictures, tables
 from analysis.evaluation import RESULT, load_evaluations
 from analysis.pictures import ROOT, Picture, Records
-from analysis.runs import load
+from analysis.runs import join, load
+from analysis.wandb_runs import from_api
+
+WANDB = "wandb:"
 
 
-def records(*paths: str | Path) -> Records:
-    """All records below the paths; a relative path counts from the repository's root.
+def records(*places: str | Path) -> Records:
+    """All records below folders, of which a relative one counts from the repository's root, and the runs of wandb projects
+    ("wandb:ENTITY/PROJECT").
 
     Raises:
-        FileNotFoundError: a path does not exist.
+        FileNotFoundError: a folder does not exist.
+        ValueError: a project cannot be read.
     """
-    places = [ROOT / path for path in paths]
-    found, evaluations = load(places), []
-    for folder in dict.fromkeys(file.parent.parent for place in places for file in sorted(place.rglob(RESULT))):
+    projects = [str(place).removeprefix(WANDB) for place in places if str(place).startswith(WANDB)]
+    folders = [ROOT / place for place in places if not str(place).startswith(WANDB)]
+    found, evaluations = join(load(folders), *map(from_api, projects)), []
+    for folder in dict.fromkeys(file.parent.parent for place in folders for file in sorted(place.rglob(RESULT))):
         some, warnings = load_evaluations(folder)
         evaluations += [item | {"path": str(folder / item["name"] / RESULT)} for item in some]
         found.problems.extend(warnings)
@@ -44,10 +50,10 @@ def committed(*paths: str) -> Records:
 
 
 def own_records(place: str = "runs") -> Records:
-    """The records below a folder; where there is none yet, the committed ones, and a line that says so.
+    """The records of a folder or project; where runs/ holds none yet, the committed ones, and a line that says so.
 
     Raises:
-        FileNotFoundError: the folder does not exist, and is not the default one.
+        FileNotFoundError, ValueError: as `records` does.
     """
     if place != "runs" or any((ROOT / place).glob("*/*/manifest.json")):
         return records(place)

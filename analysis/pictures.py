@@ -162,13 +162,23 @@ def phase_timeline(given: Records) -> Iterator[Picture]:
         yield Picture(figure, caption, paths)
 
 
+def _alike(runs: pandas.DataFrame) -> Iterator[pandas.DataFrame]:
+    """Runs recorded together, of equally many steps, that did the same work as far as their settings are known: older exports
+    do not hold them."""
+    for group in _groups(runs, ("collection", "steps")):
+        if group[list(WORK)].nunique().max() <= 1:
+            yield group
+        else:
+            yield from _groups(group, WORK)
+
+
 def _learning_groups(found: Runs) -> Iterator[tuple[pandas.DataFrame, dict[str, numpy.ndarray]]]:
     """Finished runs that did the same work for the same number of steps, and arm -> rewards (seeds, steps)."""
     runs = found.runs
     if runs.empty or found.steps.empty or "reward" not in found.steps:
         return
     runs = runs[(runs["status"] == "finished") & runs["path"].isin(found.steps["path"])]
-    for group in _groups(runs, (*TOGETHER, "steps")):
+    for group in _alike(runs):
         group = group.drop_duplicates(["arm", "seed"], keep="last")  # noqa: PLW2901
         steps = found.steps[found.steps["path"].isin(group["path"])]
         rewards = steps.astype({"path": str}).pivot(index="path", columns="step", values="reward").dropna()

@@ -37,7 +37,7 @@ def _names(paths: list[str], seeds: list) -> str:
 
 def _origin(content: dict) -> str:
     if not content:
-        return "no file of this machine"
+        return "in wandb, which has the rest"
     git, packages = content.get("git") or {}, content.get("packages") or {}
     said = [_command(content), f"commit {_commit(git)}", _hardware(content)]
     said.append(

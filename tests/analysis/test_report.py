@@ -1,10 +1,12 @@
 """The report page: what is in it, whole without a network, and in a real browser."""
 
 import base64
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -13,6 +15,8 @@ from analysis.__main__ import main
 from analysis.exhibits import KINDS
 from launch.recipe import ROOT
 from tests.analysis.records import write_record
+from tests.analysis.test_wandb import CONFIG, history
+from tests.analysis.wandb_server import node, wandb_server
 
 
 class Page(HTMLParser):
@@ -93,6 +97,24 @@ def test_a_report_of_ones_own_runs_replaces_the_old_one_whole(tmp_path, monkeypa
     assert [path.name for path in out.parent.iterdir()] == ["report.html"]
 
 
+def test_a_report_of_a_wandb_project(tmp_path):
+    nodes = [node("ours", "finished", CONFIG, history()), node("crashed", "crashed", CONFIG, history(2))]
+    out = tmp_path / "report.html"
+    command = [sys.executable, "-m", "analysis", "report", "wandb:me/project", "--out", str(out)]
+    with wandb_server(nodes) as address:
+        environment = os.environ | {"WANDB_BASE_URL": address, "WANDB_API_KEY": "a" * 40, "WANDB_DIR": str(tmp_path),
+                                    "WANDB_CACHE_DIR": str(tmp_path / "cache"), "WANDB_SILENT": "true"}  # fmt: skip
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    text = out.read_text(encoding="utf-8")
+    assert "mirrored" in text.split('<section id="runs">')[1]
+    assert "wandb says crashed" in text
+    assert "Training reward of mirrored" in text
+    assert "in wandb, which has the rest" in text
+
+
 PROBE = """
 <script>
 const errors = [];
@@ -130,8 +152,6 @@ def chromium(profile, *arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("width_pixels", [1280, 390])
 def test_in_a_browser_every_picture_and_link_is_alive(report, tmp_path, width_pixels):
-    import json
-
     probed = tmp_path / "probed.html"
     probed.write_text(report.read_text(encoding="utf-8").replace("<head>", "<head>" + PROBE), encoding="utf-8")
     done = chromium(tmp_path / "profile", f"--window-size={width_pixels},900", "--dump-dom", probed.as_uri())
