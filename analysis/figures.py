@@ -150,7 +150,10 @@ def accuracy_bars(groups: list[tuple[str, list[dict]]], label: str) -> Figure:
             axis.plot(beside, values, "o", markersize=3.5, markerfacecolor="white", markeredgecolor="#151515")
         places = [place - 0.14 * bool(bar.get("values")) for place, bar in enumerate(bars)]
         means = [bar["mean"] for bar in bars]
-        axis.errorbar(places, means, yerr=interval_errors(bars), fmt="none", ecolor="#151515", capsize=5, linewidth=1.4)
+        errors = interval_errors(bars)
+        for color, width in (("white", 3.6), ("#151515", 1.4)):  # with a rim, to be seen on dark bars too
+            look = {"ecolor": color, "capsize": 5, "capthick": width, "linewidth": width}
+            axis.errorbar(places, means, yerr=errors, fmt="none", **look)
         axis.set_xticks(range(len(bars)), [_name(bar) for bar in bars])
         axis.set_title(title)
         axis.grid(visible=False, axis="x")
