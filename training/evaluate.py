@@ -83,7 +83,8 @@ def main(argv: list[str] | None = None) -> int:
             cause = f"{type(error).__name__}: {error}"[:1000]
             write_json(out / RESULT, read_json(out / RESULT) | {"status": status, "cause": cause, "end": utc_now()})
             raise
-        os.close(lock)
+        finally:
+            os.close(lock)
     except BadInput as error:
         print(error, file=sys.stderr)
         return REFUSED
@@ -138,13 +139,17 @@ def open_folder(out: Path, settings: dict, resume: bool) -> int:
     lock = os.open(out, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if begun:
+            _check_resumable(out, settings)
+        else:
+            write_json(out / RESULT, _provenance() | settings | {"status": "running", "figures": None})
     except BlockingIOError:
+        os.close(lock)
         rule = "another evaluation is writing there"
         raise BadInput(problem("--out", str(out), rule, "wait for it, or give another --out")) from None
-    if begun:
-        _check_resumable(out, settings)
-    else:
-        write_json(out / RESULT, _provenance() | settings | {"status": "running", "figures": None})
+    except BaseException:
+        os.close(lock)
+        raise
     return lock
 
 

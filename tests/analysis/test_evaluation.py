@@ -15,6 +15,7 @@ from analysis.claims import claims
 from analysis.evaluation import load_evaluations, markdown_table
 from analysis.lighteval_verdicts import compare, main, read_completions
 from analysis.runs import load
+from analysis.lighteval_verdicts import markdown_table as verdicts_table
 from launch.recipe import ROOT
 from record import read_json
 from rewards.grading import grade_batch
@@ -114,6 +115,17 @@ def test_the_readmes_show_the_committed_evaluations():
     tables = markdown_table(evaluations)
     assert tables in (COMMITTED / "README.md").read_text()
     assert tables.split("\n\n")[-1] in (ROOT / "README.md").read_text()
+
+
+def test_the_readme_shows_the_committed_comparison_with_lighteval():
+    result = read_json(COMMITTED / "lighteval" / "verdicts.json")
+    assert verdicts_table(result) in (COMMITTED / "README.md").read_text()
+    for compared in result["files"].values():
+        counts = compared["counts"]
+        parts = ("both_right", "both_wrong", "only_ours", "only_lighteval", "no_verdict")
+        assert sum(counts[part] for part in parts) == counts["completions"]
+        listed = [sum(e["rows"] for e in compared["disagreements"] if e["ours"] is ours) for ours in (True, False)]
+        assert listed == [counts["only_ours"], counts["only_lighteval"]]
 
 
 def trained_by(arm: str, seed: int) -> dict:
