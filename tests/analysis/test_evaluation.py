@@ -14,8 +14,8 @@ import pytest
 from analysis.claims import claims
 from analysis.evaluation import load_evaluations, markdown_table
 from analysis.lighteval_verdicts import compare, main, read_completions
-from analysis.runs import load
 from analysis.lighteval_verdicts import markdown_table as verdicts_table
+from analysis.runs import load
 from launch.recipe import ROOT
 from record import read_json
 from rewards.grading import grade_batch
