@@ -35,6 +35,11 @@ class Verdict(NamedTuple):
     hardware: str
     collections: list[str]
 
+    def text(self) -> str:
+        """The status, and where nothing is decided, that."""
+        decided = {SUPPORTED, CONTRADICTED} & {finding.verdict for finding in self.findings}
+        return self.status if decided or self.status == NOT_RUN else f"{self.status} (undecided)"
+
 
 class Claim(NamedTuple):
     """`measured` says what the headline's number is; `paper` and `small` are verdicts, `small` None where no smaller records
@@ -99,7 +104,7 @@ def table(result: list[Claim]) -> str:
     rows = []
     for claim in result:
         small = (
-            (claim.small.headline, claim.small.status, claim.small.hardware or "-") if claim.small else ("-", "-", "-")
+            (claim.small.headline, claim.small.text(), claim.small.hardware or "-") if claim.small else ("-", "-", "-")
         )
         where = f" ({claim.paper.hardware})" if claim.paper.hardware else ""
         rows.append(
@@ -109,7 +114,7 @@ def table(result: list[Claim]) -> str:
                 claim.measured,
                 claim.published,
                 claim.paper.headline,
-                f"**{claim.paper.status}**{where}",
+                f"**{claim.paper.text()}**{where}",
                 *small,
             )
         )
@@ -126,7 +131,7 @@ def details(result: list[Claim]) -> str:
                 lines.append(f"  {scale}: no smaller records bear on it")
                 continue
             on = f" on {verdict.hardware}; records: {', '.join(verdict.collections)}" if verdict.hardware else ""
-            lines.append(f"  {scale}: {verdict.status}{on}")
+            lines.append(f"  {scale}: {verdict.text()}{on}")
             lines += [f"    {_word(finding):13}{finding.figure():34}{finding.says}" for finding in verdict.findings]
     return "\n".join(lines).lstrip("\n")
 

@@ -107,7 +107,7 @@ def _memory(path: Path, content: dict):
             "vllm_enable_sleep_mode": item["sleep"],
         },
     }
-    manifest = {name: content.get(name) for name in ("derived", "git", "hardware", "packages")}
+    manifest = {name: content.get(name) for name in ("derived", "work", "git", "hardware", "packages")}
     manifest |= {"recipe": recipe, "exit": {"status": content["status"], "cause": content["cause"]}}
     intervals = pandas.DataFrame(
         [

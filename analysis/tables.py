@@ -82,6 +82,9 @@ def arms(table: pandas.DataFrame, metrics: Sequence[str] | None = None) -> str:
     if unknown := [name for name in metrics if name not in METRICS]:
         raise ValueError(f"no metric is called {', '.join(unknown)}; there are {', '.join(METRICS)}")
     by = ["collection", "recipe", "arm", "gpu", "devices"]
+    known = table.groupby(by[:4], dropna=False)["devices"]
+    alone = known.transform("nunique") == 1  # older exports do not say how many: as many as the others beside them
+    table = table.assign(devices=table["devices"].fillna(known.transform("first").where(alone)))
     found = aggregate(table, metrics, by)
     rows = []
     for key, group in found.groupby(by, dropna=False, sort=False):

@@ -217,7 +217,7 @@ def summary(folder: RunFolder | None) -> dict:
         return {"status": "no record", "cause": "the launcher refused it"}
     manifest = folder.manifest()
     result = {key: manifest["exit"].get(key) for key in ("status", "cause")} | {
-        "derived": manifest["derived"], "git": manifest["git"], "data": manifest.get("data"),
+        "derived": manifest["derived"], "work": manifest["work"], "git": manifest["git"], "data": manifest.get("data"),
         "hardware": manifest.get("hardware"), "packages": manifest.get("packages"), "overrides": manifest["overrides"],
     }  # fmt: skip
     phases = read_lines(folder.phases_path(0))[0] if folder.phases_path(0).exists() else []
@@ -229,8 +229,11 @@ def summary(folder: RunFolder | None) -> dict:
             seen = [value for value in (where.get(name), row.get(name)) if value is not None]
             where[name] = max(seen, default=None)
     metrics = read_lines(folder.metrics_path)[0] if folder.metrics_path.exists() else []
-    wanted = ("step", "seconds", "tokens", "completion_tokens")
-    result["steps"] = [{key: row.get(key) for key in wanted} for row in metrics if row["split"] == "train"]
+    wanted = {"step": "step", "seconds": "seconds", "tokens": "tokens", "completion_tokens": "completion_tokens",
+              "max_completion_tokens": "completions/max_length"}  # fmt: skip
+    result["steps"] = [
+        {key: row.get(name) for key, name in wanted.items()} for row in metrics if row["split"] == "train"
+    ]
     events = read_lines(folder.events_path)[0] if folder.events_path.exists() else []
     result["events"] = {row["event"]: row["seconds"] for row in events}
     return result

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tarfile
 
 import pytest
 
@@ -14,6 +15,8 @@ from analysis.results import export
 from analysis.runs import load
 from analysis.tables import arms
 from analysis.tables import runs as runs_table
+from benchmarks.fit_memory import RESULTS, rows
+from benchmarks.measure_memory import MODELS
 from launch.derived import derive
 from launch.recipe import ROOT, read_yaml, resolve
 from launch.roofline import flops, work_of
@@ -96,6 +99,21 @@ def test_what_a_run_records_of_its_model_gives_the_planners_operations(tmp_path,
     passes = 1 + 3 * recipe["grpo"]["num_iterations"]
     gpus = derived["gpus"]
     assert values["mfu"] == pytest.approx(passes * forward / 2.0 / gpus / work["peak_flops_per_second"])
+
+
+def test_what_was_added_to_the_memory_measurements_follows_from_their_shapes_and_records():
+    measured = rows()
+    with tarfile.open(RESULTS / "records.tar.gz") as archive:
+        for row in measured:
+            model = {"path": MODELS[row["item"]["shape"]], "revision": None}
+            recipe = row["recipe"] | {"model": row["recipe"]["model"] | model}
+            assert row["work"] == work_of(recipe), row["name"]
+            lines = map(json.loads, archive.extractfile(f"{row['name']}/metrics.jsonl"))
+            longest = [line["completions/max_length"] for line in lines if line["split"] == "train"]
+            assert [step["max_completion_tokens"] for step in row["steps"]] == longest
+    utilization = load(RESULTS).runs["training_mfu"]
+    assert utilization.notna().all()
+    assert utilization.between(0.05, 0.7).all(), "between a GPU that waits and more than any training reaches"
 
 
 def test_what_is_torn_of_another_version_or_lacks_a_metric_is_named_and_never_zero(tmp_path):
