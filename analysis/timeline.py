@@ -10,6 +10,7 @@ from analysis.frames import Frames
 from analysis.style import ARMS, PHASES, new_figure, styled
 
 ROW_INCHES = 0.3
+LABELLED_SHARE = 0.09  # a step shorter than this share of the longest panel has no room for its number
 SHOWN_SHARE = 0.004  # a phase with less than this share of the time that is drawn counts as "other"
 
 
@@ -25,22 +26,24 @@ def timeline(runs: list[Frames], steps: int = 3) -> Figure:
     """
     windows = [typical_steps(run, steps) for run in runs]
     panels = [_rows(run, window) for run, window in zip(runs, windows, strict=True)]
-    small = _small_phases(panels)
+    small, longest = _small_phases(panels), max(length for _, _, length in panels)
     heights = [len(rows) + 0.9 for rows, _, _ in panels]
     figure = new_figure(7.2, ROW_INCHES * sum(heights) + 0.5 * len(runs) + 0.7)
     axes = figure.subplots(len(runs), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axis, run, window, (rows, starts, length) in zip(axes, runs, windows, panels, strict=True):
         _draw_rows(axis, rows, small)
-        for step, begun in starts.items():
+        ends = [*list(starts.values())[1:], length]
+        for (step, begun), end in zip(starts.items(), ends, strict=True):
             axis.axvline(begun, color="black", linewidth=0.7, linestyle=(0, (4, 3)))
-            axis.annotate(
-                f"step {step}", (begun, -0.5), xytext=(3, 2), textcoords="offset points", fontsize=7, va="bottom"
-            )
+            if end - begun > LABELLED_SHARE * longest:
+                axis.annotate(
+                    f"step {step}", (begun, -0.5), xytext=(3, 2), textcoords="offset points", fontsize=7, va="bottom"
+                )
         axis.axvline(length, color="black", linewidth=0.7, linestyle=(0, (4, 3)))
         arm = ARMS[run.manifest["recipe"]["recipe"]["arm"]].label
         axis.set_title(f"{arm}: {len(window)} steps in {length:.1f} s", pad=14)
         axis.grid(visible=False, axis="y")
-    axes[0].set_xlim(0, 1.02 * max(length for _, _, length in panels))
+    axes[0].set_xlim(0, 1.02 * longest)
     axes[-1].set_xlabel("seconds")
     drawn = {_named(phase, small) for rows, _, _ in panels for intervals in rows.values() for phase, _, _ in intervals}
     handles = [

@@ -6,6 +6,7 @@ What is synthetic here says so by its name, and is shown nowhere else.
 import json
 
 import numpy
+import pandas
 import pytest
 from matplotlib.colors import to_rgb
 
@@ -63,6 +64,18 @@ def test_the_timeline_shows_each_second_of_each_rank_once():
     assert "server: 3 steps" in server
     with pytest.raises(ValueError, match="fewer than 8 steps"):
         timeline(runs, 8)
+
+
+@pytest.mark.parametrize("faster", [4, 40, 400])
+def test_a_timeline_of_many_ranks_and_of_unequal_arms_is_legible(faster):
+    server, colocate = committed_pair()
+    ranks = [colocate.phases[colocate.phases["rank"] == 0].assign(rank=rank) for rank in range(16)]
+    colocate.phases = pandas.concat(ranks, ignore_index=True)
+    for column in ("start_unix_seconds", "seconds"):
+        colocate.phases[column] /= faster
+    figure = timeline([server, colocate])
+    assert faults(figure) == []
+    assert len(figure.axes[1].get_yticklabels()) == 16
 
 
 def test_the_readmes_figure_is_what_the_records_draw(tmp_path):

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from html import escape
 from html.parser import HTMLParser
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from analysis.__main__ import main
 from analysis.exhibits import KINDS
 from launch.recipe import ROOT
+from record import read_json
 from tests.analysis.records import write_record
 from tests.analysis.test_wandb import CONFIG, history
 from tests.analysis.wandb_server import node, wandb_server
@@ -78,8 +80,13 @@ def test_the_page_is_whole_and_loads_nothing(report):
         assert content.startswith(b"<?xml")
         assert content.rstrip().endswith(b"</svg>")
     assert text.count('<ul class="provenance">') >= len(page.pictures), "what made it is below each figure"
-    for said in ("commit 6cfd533, clean", "1 x NVIDIA H200", "trl 1.16.0", "WeightsOutOfSync"):
-        assert said in text, "commit, hardware, versions, and what failed"
+    learnt = json.loads(next((ROOT / "results" / "arms" / "learning").glob("*.json")).read_text())
+    failed = [
+        run for run in map(read_json, (ROOT / "results").rglob("*.json")) if isinstance(run, dict) and "curve" in run
+    ]
+    causes = [escape(run["exit"]["cause"]) for run in failed if run["exit"]["cause"]]
+    for said in (learnt["git"]["commit"][:7], f"trl {learnt['packages']['trl']}", "1 x NVIDIA H200", *causes):
+        assert said in text, "commit, versions, hardware, and why runs failed"
     assert str(ROOT) not in text
 
 
