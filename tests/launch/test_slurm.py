@@ -67,6 +67,18 @@ def test_a_recipe_for_more_nodes_than_the_allocations_is_refused(slurm, tmp_path
     assert "the recipe needs 2 (cluster.nodes = 2)" in log.read_text()
 
 
+@pytest.mark.slow
+def test_the_dry_run_in_an_allocation_names_its_nodes_and_what_its_time_limit_can_cost(slurm):
+    shown = slurm.run("salloc", "--nodes=2", "--time=3:00:00", "bash", "launch/multinode.sh", "recipes/qwen72b_colocate.yaml",
+                      "--dry-run", "--set", "cluster.nodes=2", "--set", "cluster.gpu=H200-141GB", PYTHON=sys.executable)  # fmt: skip
+    assert shown.returncode == 0, shown.stderr
+    assert "2 node(s), 16 H200-141GB GPUs" in shown.stdout
+    assert f"nodes:     {', '.join(slurm.hosts.names)} (Slurm job " in shown.stdout
+    assert "GPU-hours: 48 at most" in shown.stdout
+    for number, name in enumerate(slurm.hosts.names):
+        assert f"# node {number} ({name}): ranks" in shown.stdout
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("1:30:00", 1.5), ("2-00:30:00", 48.5), ("30:00", 0.5), ("UNLIMITED", None), ("INVALID", None), ("", None)],
