@@ -7,7 +7,7 @@ import sys
 from launch.command import node_logs
 from launch.peers import Peers
 from launch.resume import disk_is_full
-from launch.server import Server
+from launch.server import SERVER, Server, last_lines
 from launch.stopping import AGAIN, Ending
 from record import RunFolder
 
@@ -23,6 +23,8 @@ def hear_verdict(folder: RunFolder, returncode: int | None, ending: Ending, peer
     verdict = peers.verdict()
     if verdict:
         code, cause = verdict["code"], verdict["cause"]
+    elif folder.manifest()["exit"]["status"] == "finished":  # node 0 is gone, and the work is done
+        code, cause = FINISHED, None
     else:
         code, cause = FAILED, mine or stopped or peers.lost() or "node 0 has not concluded the run"
         _finish(folder, "failed", cause)
@@ -66,7 +68,8 @@ def _blame(folder, returncode, ending, server, peers) -> tuple[str, bool, list[s
     """The cause of a failure, whether it was bad input that a rank refused, and the log lines that tell most of it."""
     errors = folder.errors()
     if sure := _sure(ending, peers):  # what the ranks then say only follows from it
-        return sure, False, server.last_lines() if server and server.cause else _log_lines(folder)
+        of_server = (server and server.cause) or SERVER in sure
+        return sure, False, last_lines(folder) if of_server else _log_lines(folder)
     if not errors and (full := disk_is_full(folder)):
         return full, False, _log_lines(folder)
     if killed := killed_rank(folder):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from launch.command import computes_in, device_shares, environment
 from launch.nodes import Place, addresses
@@ -25,6 +26,7 @@ from record import RunFolder
 LOOPBACK = "127.0.0.1"
 _PORTS = range(20_000, 32_768)  # below the ports that the kernel hands out by itself: nobody gets ours by chance
 _LAST_LINES = 12
+SERVER = "the vLLM server"  # how each of its causes begins
 _TEARDOWN = ("[shutdown]", "nanobind:", "resource_tracker:")
 
 
@@ -131,6 +133,18 @@ def trainer_environment(recipe: dict, host: str) -> dict[str, str]:
     return variables
 
 
+def last_lines(folder: RunFolder) -> list[str]:
+    """The end of the server's log, before the noise that it makes while it goes down."""
+    path = log_path(folder)
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    noise = [number for number, line in enumerate(lines) if any(marker in line for marker in _TEARDOWN)]
+    return lines[: noise[0] if noise else None][-_LAST_LINES:]
+
+
+def log_path(folder: RunFolder) -> Path:
+    return folder.logs_path / "server.log"
+
+
 class Server:
     """One server for one run; a new run starts a new one, since an old one still holds the last trainer's group (TRL 3408)."""
 
@@ -148,7 +162,6 @@ class Server:
         self.cause: str | None = None
         self._recipe, self._folder, self._place = recipe, folder, place
         self._tell = tell or (lambda facts: folder.update(server=facts))
-        self._log_path = folder.logs_path / "server.log"
         self._process: subprocess.Popen | None = None
         self._watch = Watch(self.url, folder.server_phases_path)
 
@@ -166,7 +179,7 @@ class Server:
         self._tell(self._facts)
         self._started = time.monotonic()
         variables = server_environment(self._recipe, self._folder, self.host, self._place)
-        with open(self._log_path, "wb") as log:
+        with open(log_path(self._folder), "wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "launch.guard", *command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=subprocess.STDOUT, env=os.environ | variables,
@@ -179,7 +192,7 @@ class Server:
             waited, limit = time.monotonic() - self._started, start_limit_seconds(self._recipe)
             if not self.cause and waited > limit:
                 self.cause = (
-                    f"the vLLM server was not healthy within {limit:.0f} s; if it only needs longer (its log says), state "
+                    f"{SERVER} was not healthy within {limit:.0f} s; if it only needs longer (its log says), state "
                     "grpo.vllm_server_timeout in seconds"
                 )
             return False
@@ -198,16 +211,10 @@ class Server:
             how = (
                 f"killed by {signal.Signals(code - 128).name}" if code > 128 else f"exit code {code}"
             )  # launch/guard.py
-            self.cause = f"the vLLM server died ({how})"
+            self.cause = f"{SERVER} died ({how})"
         if self.cause is None and self._watch.complaint:
-            self.cause = f"the vLLM server {self._watch.complaint}"
+            self.cause = f"{SERVER} {self._watch.complaint}"
         return self.cause
-
-    def last_lines(self) -> list[str]:
-        """The end of its log, before the noise that it makes while it goes down."""
-        lines = self._log_path.read_text(errors="replace").splitlines() if self._log_path.exists() else []
-        noise = [number for number, line in enumerate(lines) if any(marker in line for marker in _TEARDOWN)]
-        return lines[: noise[0] if noise else None][-_LAST_LINES:]
 
     def stop(self) -> None:
         """Ends it and all its processes (launch/guard.py); returns when they are gone, or after 12 s."""

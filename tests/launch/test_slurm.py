@@ -69,8 +69,9 @@ def test_a_recipe_for_more_nodes_than_the_allocations_is_refused(slurm, tmp_path
 
 @pytest.mark.slow
 def test_the_dry_run_in_an_allocation_names_its_nodes_and_what_its_time_limit_can_cost(slurm):
-    shown = slurm.run("salloc", "--nodes=2", "--time=3:00:00", "bash", "launch/multinode.sh", "recipes/qwen72b_colocate.yaml",
-                      "--dry-run", "--set", "cluster.nodes=2", "--set", "cluster.gpu=H200-141GB", PYTHON=sys.executable)  # fmt: skip
+    recipe = ("recipes/qwen72b_colocate.yaml", *sets(["cluster.nodes=2", "cluster.gpu=H200-141GB"]))
+    command = ("bash", "launch/multinode.sh", *recipe, "--dry-run")
+    shown = slurm.run("salloc", "--nodes=2", "--time=3:00:00", *command, PYTHON=sys.executable)
     assert shown.returncode == 0, shown.stderr
     assert "2 node(s), 16 H200-141GB GPUs" in shown.stdout
     assert f"nodes:     {', '.join(slurm.hosts.names)} (Slurm job " in shown.stdout
