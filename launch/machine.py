@@ -81,7 +81,7 @@ def startable(recipe: dict, place: Place | None = None) -> Iterator[Problem]:
         except Misplaced as error:
             yield error.problem
             return
-    number = (place.number if place.number is not None else place.wish or 0) if place else 0
+    number = place.likely_number if place else 0
     if server and server["nodes"] > 1:
         yield Problem(
             "cluster.server.nodes",

@@ -37,6 +37,11 @@ class Place:
         return self.master_port + 1
 
     @property
+    def likely_number(self) -> int:
+        """Before the meeting: the number that it is about to get; 0, a training node's, where nothing says which."""
+        return self.number if self.number is not None else self.wish or 0
+
+    @property
     def leads(self) -> bool:
         """Node 0 makes the run's folder, shows the progress and concludes the record."""
         return self.number == 0

@@ -174,7 +174,7 @@ def _shape(recipe: dict) -> dict | None:
 
 def _host_memory(recipe: dict, place: Place | None) -> Iterator[Finding]:
     free, shape = psutil.virtual_memory().available, _shape(recipe)
-    trains = place is None or place.number is None or not serves(recipe, place.number)
+    trains = place is None or not serves(recipe, place.likely_number)
     needed = memory.host_bytes(recipe, shape) if shape and trains and recipe["cluster"]["gpu"] != CPU else 0
     if free < needed:
         state = ERROR if recipe["accelerate"].endswith("offload") else WARNING
