@@ -191,6 +191,7 @@ def test_completions_without_verdicts_are_refused_with_what_to_do(tmp_path, caps
 
 
 @pytest.mark.slow
+@pytest.mark.optional
 @pytest.mark.skipif(not LIGHTEVAL, reason="no lighteval (an environment of its own; LIGHTEVAL_PYTHON names its python)")
 def test_lighteval_itself_gives_its_verdicts(tmp_path):
     rows = [

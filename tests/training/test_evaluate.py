@@ -1,5 +1,6 @@
 """`python -m training.evaluate`: bad input is refused before an engine starts; one real evaluation, interrupted and resumed."""
 
+import fcntl
 import itertools
 import json
 import os
@@ -84,6 +85,17 @@ def test_bad_input_is_refused_with_field_rule_and_mend(arguments, field, words, 
 def test_all_bad_numbers_are_told_at_once(capsys):
     assert main(["tiny/checkpoint", *HELDOUT, "--samples", "0", "--top-p", "2", "--gpu-memory-utilization", "7"]) == 2
     assert capsys.readouterr().err.count("error: ") == 3
+
+
+def test_two_evaluations_do_not_write_into_one_folder(capsys, tmp_path):
+    folder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    try:
+        assert main(["tiny/checkpoint", *HELDOUT, "--problems", "1", "--out", str(tmp_path)]) == 2
+    finally:
+        os.close(folder)
+    assert "another evaluation is writing there" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
