@@ -50,9 +50,10 @@ def run_on_nodes(
             place, answer = _meet(recipe, runs, place, wire, decide, requests, wait_seconds)
         except Apart as error:
             print(f"failed: {error}", file=sys.stderr)
+            code = _interrupted(requests)
             for folder, _ in mine:  # the others were lost before they had the answer
-                folder.finish("failed", str(error).splitlines()[0])
-            return _interrupted(requests) or FAILED, None
+                folder.finish("interrupted" if code else "failed", str(error).splitlines()[0])
+            return code or FAILED, None
         if "refused" in answer:
             if not place.leads:
                 print("\n".join([f"refused by {place.called(0)}:", *answer["refused"]]), file=sys.stderr)

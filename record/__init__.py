@@ -6,6 +6,7 @@
     phases.rank*.jsonl    what each rank was doing, and when
     phases.server.jsonl   when the server was busy, in the server arm
     error.rank*.json      why a rank stopped, where one did
+    nodes/*.json          on several nodes: what each one's launcher said last (launch/peers.py)
     checkpoint-*/         transformers' checkpoints; whole.json in one says that it is whole
     attempts/*/           of a resumed run: what its earlier attempts left beside what counts
 

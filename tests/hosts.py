@@ -32,23 +32,13 @@ class Hosts:
     def __enter__(self):
         if os.geteuid() != 0 or not all(map(shutil.which, PROGRAMS)):
             pytest.skip("two hosts need root and iproute2")
+        if subprocess.run(["ip", "netns", "add", self.names[0]], check=False).returncode:
+            pytest.skip("two hosts need leave to make network namespaces (a container may not have it)")
+        _ip("netns", "add", self.names[1])
         for name in self.names:
-            _ip("netns", "add", name)
             _ip("-n", name, "link", "set", "lo", "up")
-        _ip(
-            "link",
-            "add",
-            "veth0",
-            "netns",
-            self.names[0],
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "veth0",
-            "netns",
-            self.names[1],
-        )
+        first, second = self.names
+        _ip(*f"link add veth0 netns {first} type veth peer name veth0 netns {second}".split())
         for name, address in zip(self.names, self.addresses, strict=True):
             _ip("-n", name, "addr", "add", f"{address}/30", "dev", "veth0")
             _ip("-n", name, "link", "set", "veth0", "up")
@@ -120,10 +110,18 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
 
 
+def program(name: str) -> str:
+    """The path of a program, of those for administrators too; skips the test where there is none."""
+    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    if found is None:
+        pytest.skip(f"no {name}")
+    return found
+
+
 def key(folder: Path) -> Path:
     """A new ssh key without a passphrase."""
     path = folder / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    subprocess.run([program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
     return path
 
 
@@ -140,4 +138,4 @@ def sshd(hosts: Hosts, folder: Path, number: int, port: int, allowed: Path) -> s
         "UseDNS no\n"
     )
     log = open(mine / "log", "wb")  # noqa: SIM115, sshd's for its lifetime
-    return hosts.start(number, [shutil.which("sshd"), "-D", "-e", "-f", str(configuration)], stdout=log, stderr=log)
+    return hosts.start(number, [program("sshd"), "-D", "-e", "-f", str(configuration)], stdout=log, stderr=log)

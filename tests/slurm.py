@@ -1,14 +1,10 @@
 """A real Slurm of two nodes for the tests: munged, slurmctld and two slurmd on the hosts of tests/hosts.py, all of its own."""
 
-import os
 import secrets
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from tests.hosts import Hosts
+from tests.hosts import Hosts, program
 from tests.real_runs import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
@@ -48,8 +44,8 @@ class Slurm:
         self.variables = {"SLURM_CONF": str(folder / "slurm.conf")}
 
     def __enter__(self):
-        if missing := [program for program in PROGRAMS if shutil.which(program, path=_path()) is None]:
-            pytest.skip(f"no {', '.join(missing)} (Debian: slurm-wlm and munge)")
+        for name in PROGRAMS:
+            program(name)
         self.folder.chmod(0o755)
         for name in ("state", *(f"spool-{host}" for host in self.hosts.names)):
             (self.folder / name).mkdir()
@@ -70,9 +66,9 @@ class Slurm:
     def __exit__(self, *_):
         """The hosts end what runs on them (Hosts.__exit__)."""
 
-    def _daemon(self, number: int, program: str, *arguments: str) -> None:
-        with open(self.folder / f"{program}-{number}.out", "wb") as log:
-            command = [shutil.which(program, path=_path()), *arguments]
+    def _daemon(self, number: int, name: str, *arguments: str) -> None:
+        with open(self.folder / f"{name}-{number}.out", "wb") as log:
+            command = [program(name), *arguments]
             self.hosts.start(number, command, stdout=log, stderr=subprocess.STDOUT, env=self.variables)
 
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess:
@@ -86,7 +82,3 @@ class Slurm:
         """What `scontrol show job` says."""
         shown = self.run("scontrol", "--oneliner", "show", "job", number).stdout
         return dict(field.split("=", 1) for field in shown.split() if "=" in field)
-
-
-def _path() -> str:
-    return os.environ.get("PATH", "") + ":/usr/sbin:/sbin"

@@ -11,7 +11,7 @@ from tests.launch.test_nodes import TWO_NODES, sets
 from tests.real_runs import SHORT, wait_until
 from tests.slurm import Slurm
 
-STEPS = 12
+STEPS = 16  # the warning must arrive before the last one
 
 
 @pytest.fixture(scope="module")
