@@ -20,6 +20,8 @@ Start it in one of three ways. The recipe says how many nodes and GPUs; they are
 
 The runs folder (default: runs) must be on storage that all nodes see. Variables:
   MASTER_ADDR, MASTER_PORT   where the nodes meet (default: the first host; 29500, in Slurm by the job's number) and the next port
+  NODE_RANK                  this node's number (default: Slurm's, HOSTS' order, or the first at MASTER_ADDR and then as they meet).
+                             With it several can be tried on one machine: MASTER_ADDR=localhost, NODE_RANK=0 and 1
   GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME   the network interface, if it is not that of the route to MASTER_ADDR
   SSH_OPTIONS                more options for ssh, such as "-p 2222 -i key"
   PYTHON                     the interpreter (default: .venv/bin/python where it exists, else python3)

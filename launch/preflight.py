@@ -237,7 +237,7 @@ def _disk(recipe: dict, runs: Path) -> Iterator[Finding]:
 
 
 def _ports(recipe: dict, place: Place | None) -> Iterator[Finding]:
-    if place and place.is_master:
+    if place and place.is_master and place.likely_number == 0:
         for name, port in (("MASTER_PORT", place.master_port), ("MASTER_PORT + 1", place.meeting_port)):
             if taken(port, "0.0.0.0"):
                 yield Finding(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -130,6 +131,32 @@ def multinode(*arguments, **variables) -> subprocess.CompletedProcess:
         ["bash", "launch/multinode.sh", *arguments], cwd=ROOT, env=kept | {"PYTHON": sys.executable} | variables,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_nodes_that_were_given_different_recipes_find_out_when_they_meet(tmp_path):
+    """Two launchers on this host: no leave is needed for that."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1] - 1
+    started = []
+    for number in (1, 0):
+        recipe = ["recipes/tiny_colocate.yaml", *sets([*TWO_NODES, f"grpo.seed={number}"])]
+        variables = {
+            "PYTHON": sys.executable,
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": str(port),
+            "NODE_RANK": str(number),
+        }
+        started.append(
+            subprocess.Popen(["bash", "launch/multinode.sh", *recipe, "--runs", str(tmp_path / "runs")], cwd=ROOT,
+                             env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )  # fmt: skip
+    second, first = (process.communicate(timeout=200)[0] for process in started)
+    assert [process.returncode for process in started] == [2, 2], first + second
+    assert "differs between the nodes: start all nodes with the same recipe" in first
+    assert "refused by node 0" in second
+    assert "differs between the nodes" in second
+    assert list((tmp_path / "runs").iterdir()) == [], "no record, and no left-over of the meeting"
 
 
 def test_an_engine_over_two_hosts_needs_the_recipes_leave(tmp_path):
