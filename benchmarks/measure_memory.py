@@ -123,7 +123,7 @@ def make_data(folder: Path, prompt_tokens: int) -> None:
 class Run:
     """One configuration under the launcher. It may start while another still has the GPU: importing takes longer than
     anything else in so short a run. Its rank is then stopped (SIGSTOP) when its libraries are loaded, before it has touched the
-    GPU, and goes on when the GPU is free."""
+    GPU, and goes on when the GPU is free. So is its launcher, which would take a stopped rank for a fault."""
 
     def __init__(self, name: str, command: list[str], folder: Path, log: Path):
         self.name, self.folder = name, folder
@@ -141,16 +141,22 @@ class Run:
             self.rank = _rank(self.launcher.pid)
         elif self.released is None and not self.paused and self._loaded():
             with contextlib.suppress(psutil.Error):
-                self.rank.suspend()
+                self.launcher.send_signal(signal.SIGSTOP)
                 self.paused = True
+                self.rank.suspend()
 
     def _loaded(self) -> bool:
         return any('"libraries loaded"' in path.read_text() for path in self.folder.glob("*/events.jsonl"))
 
     def release(self) -> None:
         self.released = time.monotonic()
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self.paused:
-            self.rank.resume()
+            with contextlib.suppress(psutil.Error):
+                self.rank.resume()
+            self.launcher.send_signal(signal.SIGCONT)
 
     def has_the_gpu(self) -> bool:
         if self.launcher.poll() is not None:
@@ -168,8 +174,8 @@ class Run:
 
     def stop(self) -> None:
         """The launcher stops its ranks in order; what is left after 20 seconds is killed."""
-        if self.paused and self.released is None:
-            self.rank.resume()
+        if self.released is None:
+            self._go_on()
         self.launcher.send_signal(signal.SIGINT)
         self.wait(20)
 

@@ -90,7 +90,7 @@ class Ending:
             self.exit_code = AGAIN if first and number != signal.SIGINT else 128 + number
             self._end_now(name)
         elif self._progress.stage == "training":
-            self._folder.ask_to_stop(name)
+            self._folder.ask_to_stop(number)
             self._progress.say(f"{name}: ends after this step, with a checkpoint; again to stop now")
         else:
             self._progress.say(f"{name}: the run is about to end by itself; again to stop now")

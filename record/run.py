@@ -45,11 +45,12 @@ class RunFolder:
         one went on, under the same file names; its logs and errors."""
         return self.path / "attempts" / str(number)
 
-    def ask_to_stop(self, signal_name: str) -> None:
-        write_json(self.stop_path, {"signal": signal_name, "unix_seconds": time.time()})
+    def ask_to_stop(self, signal_number: int) -> None:
+        write_json(self.stop_path, {"signal": signal_number, "unix_seconds": time.time()})
 
-    def stop_signal(self) -> str:
-        return read_json(self.stop_path)["signal"]
+    def stop_requested(self) -> int:
+        """The number of the signal for which the run is to stop; 0 as long as it is not."""
+        return read_json(self.stop_path)["signal"] if self.stop_path.exists() else 0
 
     def phases_path(self, rank: int) -> Path:
         return self.path / f"phases.rank{rank}.jsonl"

@@ -14,6 +14,7 @@ rank's own (colocated, generate()); a server is a process of its own and is seed
 
 import errno
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +61,7 @@ def save(trainer, write: Callable[[], None]) -> None:
             seal(checkpoint, sums)
             rotate_checkpoints(str(run), save_total_limit=limit)
     except Exception as error:
-        if not _is_full(run, error):
+        if not _is_full(checkpoint, error):
             raise
         shutil.rmtree(checkpoint, ignore_errors=True)
         raise OSError(errno.ENOSPC, _no_room(run), str(checkpoint)) from error
@@ -69,10 +70,12 @@ def save(trainer, write: Callable[[], None]) -> None:
     trainer.accelerator.wait_for_everyone()
 
 
-def _is_full(run: Path, error: Exception) -> bool:
-    """Writers have errors of their own for a full disk: torch a RuntimeError, safetensors a SafetensorError."""
+def _is_full(checkpoint: Path, error: Exception) -> bool:
+    """Writers have errors of their own for a full disk: torch a RuntimeError, safetensors a SafetensorError. On another rank
+    the checkpoint is then missing, since the first has removed it."""
     said = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
-    return said or shutil.disk_usage(run).free < 1 << 20
+    missing = "No such file" in str(error) and not checkpoint.exists()
+    return said or missing or shutil.disk_usage(checkpoint.parent).free < 1 << 20
 
 
 def _no_room(run: Path) -> str:
@@ -155,11 +158,11 @@ class Endings(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         accelerator = self._trainer.accelerator
-        asked = torch.zeros(1, device=accelerator.device)
+        asked = torch.zeros(1, dtype=torch.int64, device=accelerator.device)
         if accelerator.is_main_process:
-            asked += self._folder.stop_path.exists()
-        if broadcast(asked).item():
-            self.stopped = self._folder.stop_signal()
+            asked += self._folder.stop_requested()
+        if number := broadcast(asked).item():
+            self.stopped = signal.Signals(number).name
             control.should_save = control.should_training_stop = True
         self._started = time.monotonic()
 
