@@ -9,6 +9,7 @@
     nodes/*.json          on several nodes: what each one's launcher said last (launch/peers.py)
     checkpoint-*/         transformers' checkpoints; whole.json in one says that it is whole
     attempts/*/           of a resumed run: what its earlier attempts left beside what counts
+    lock, stop.json       held by the launcher while the run is going; asks the ranks to end after the step
 
 `launch` makes the folder and has the last word on the exit status, `training` fills it, `analysis` reads it. This folder
 is all that they share. It imports the standard library alone.
