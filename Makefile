@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed-$(shell cat requirements/*.txt | sha256sum | cut 
 SHELL_SCRIPTS = $(shell git ls-files '*.sh' '*.sbatch') .ci/run
 TORCH := torch==2.13.0+cpu
 
-.PHONY: help tiny test lint check bench-rewards fuzz-rewards bench-analysis bench-memory report generated clean
+.PHONY: help tiny test lint check bench-rewards fuzz-rewards bench-analysis drills bench-memory report generated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -35,6 +35,9 @@ fuzz-rewards: $(INSTALLED) ## 100,000 mutated golds and completions through the 
 
 bench-analysis: $(INSTALLED) ## a million step lines loaded and aggregated: seconds and memory (1.5 GB of disk for the while)
 	$(BIN)/python benchmarks/bench_analysis.py --out results/analysis/bench.json
+
+drills: $(INSTALLED) ## 48 fault drills: kill, stop, terminate and cut, then resume (an hour; as root, for two hosts)
+	$(BIN)/python -m tests.drills --count 48 --seed 0 results/drills/drills.jsonl
 
 bench-memory: ## peak memory of 30 configurations on one GPU (environment.yml), then the planner's fit
 	$(PYTHON) benchmarks/measure_memory.py

@@ -23,8 +23,11 @@ _SCRIPT = 'hostname "$0"; mount -t tmpfs -o size=2g none /dev/shm; exec "$@"'
 class Hosts:
     """`names` and `addresses` of two hosts, and what is started on them."""
 
+    made = 0  # by this process
+
     def __init__(self):
-        number = os.getpid() % 60_000
+        number = (os.getpid() + 10_000 * Hosts.made) % 60_000
+        Hosts.made += 1
         self.names = [f"h{number}a", f"h{number}b"]
         self.addresses = [f"10.{200 + number // 250 % 50}.{number % 250}.{last}" for last in (1, 2)]
         self._started: list[subprocess.Popen] = []

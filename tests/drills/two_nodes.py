@@ -1,0 +1,57 @@
+"""A run on two hosts of this machine (tests/hosts.py), for the drills."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from tests.drills.drill import OVERRIDES, Job
+from tests.drills.scenarios import Scenario
+from tests.hosts import Hosts
+
+MASTER_PORT = 29500
+
+
+class TwoNodes(Job):
+    """Two launchers, each with one rank: the same surface as Job's. The second host is the one that is struck."""
+
+    def __init__(self, scenario: Scenario, runs: Path, environment: dict[str, str] | None = None):
+        self.runs, self.log = runs, runs.parent / f"{runs.name}.log"
+        self.frozen = scenario.target == "node" and scenario.fault == "SIGSTOP"
+        self.hosts = Hosts().__enter__()
+        overrides = [*OVERRIDES, "cluster.nodes=2", "cluster.gpus_per_node=1"]
+        command = ["bash", "launch/multinode.sh", "recipes/tiny_colocate.yaml", "--runs", str(runs)]
+        command += [part for override in overrides for part in ("--set", override)]
+        variables = {"PYTHON": sys.executable, "MASTER_ADDR": self.hosts.addresses[0], "MASTER_PORT": str(MASTER_PORT)}
+        self.launchers = []
+        for number in (0, 1):
+            with open(self.log, "ab") as log:
+                started = self.hosts.start(
+                    number, command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                    env=variables | (environment or {}),
+                )  # fmt: skip
+            self.launchers.append(started)
+
+    def launcher(self, number: int) -> psutil.Process:
+        return next(p for p in self.hosts.processes(number) if "launch" in p.cmdline() and "run" in p.cmdline())
+
+    def node(self) -> list[psutil.Process]:
+        return self.hosts.processes(1)
+
+    def cut(self) -> None:
+        self.hosts.cut()
+
+    def left(self) -> list[psutil.Process]:
+        return [p for number in (0, 1) if not (number == 1 and self.frozen) for p in self.hosts.processes(number)]
+
+    def over(self) -> bool:
+        watched = self.launchers[:1] if self.frozen else self.launchers
+        return all(launcher.poll() is not None for launcher in watched) and not self.left()
+
+    def code(self) -> int | None:
+        """The first node's: it concludes the record. The second may have been struck."""
+        return self.launchers[0].poll()
+
+    def clear(self) -> None:
+        self.hosts.__exit__()
