@@ -105,15 +105,17 @@ def killed_rank(folder: RunFolder) -> str | None:
         text = log.read_text(errors="replace")
         closed_by_torchrun = set(re.findall(r"Sending process (\d+) closing signal", text))
         killed += [
-            (int(rank), signal.Signals(int(number)))
-            for rank, number, pid in re.findall(r"rank +: (\d+) [^\n]*\n +exitcode +: -(\d+) \(pid: (\d+)\)", text)
-            if pid not in closed_by_torchrun
+            (int(rank), signal.Signals(-int(code) if int(code) < 0 else int(code) - 128), code)
+            for rank, code, pid in re.findall(
+                r"rank +: (\d+) [^\n]*\n +exitcode +: (-\d+|129|130|143) \(pid: (\d+)\)", text
+            )
+            if pid not in closed_by_torchrun  # a rank that is asked to leave does so with 128 + the signal
         ]
     # a watchdog that misses a peer aborts its own rank: the word of a follower too
     killed.sort(key=lambda entry: entry[1] == signal.SIGABRT)
     if killed and (killed[0][1] != signal.SIGABRT or not folder.errors()):
-        rank, number = killed[0]
-        return f"rank {rank} was killed by {number.name} (exit code -{number.value})"
+        rank, number, code = killed[0]
+        return f"rank {rank} was {'killed' if code.startswith('-') else 'ended'} by {number.name} (exit code {code})"
     return None
 
 

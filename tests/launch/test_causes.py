@@ -25,6 +25,8 @@ def failure(rank, code, pid, name):
         (failure(1, -6, 101, "SIGABRT") + FOLLOWER, True, None),
         (failure(0, -6, 100, "SIGABRT") + failure(1, -9, 101, "SIGKILL"), False,
          "rank 1 was killed by SIGKILL (exit code -9)"),
+        (failure(1, 143, 101, "") + FOLLOWER, True, "rank 1 was ended by SIGTERM (exit code 143)"),
+        ("Sending process 101 closing signal SIGTERM\n" + failure(1, 143, 101, "") + FOLLOWER, True, None),
         (failure(0, -6, 100, "SIGABRT"), False, "rank 0 was killed by SIGABRT (exit code -6)"),
         ("", True, None),
     ],
