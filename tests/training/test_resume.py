@@ -128,7 +128,7 @@ def test_a_checkpoint_is_sealed_with_every_file_and_the_limit_holds(attempts):
     assert {"model.safetensors", "optimizer.pt", "rng_state_1.pth", "grpo_state_1.pt"} <= set(sealed)
 
 
-def test_a_run_whose_last_step_is_saved_only_evaluates_what_it_has(attempts, unbroken):
+def test_a_run_whose_last_step_is_saved_only_evaluates_what_it_has(attempts):
     """As after a kill in the last evaluation: the record says running, and checkpoint-13 is there."""
     folder, manifest = attempts[-1].folder, attempts[-1].folder / "manifest.json"
     content = json.loads(manifest.read_text())
