@@ -8,6 +8,7 @@ import statistics
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 
 from record import LineWriter, read_lines, utc_now
@@ -28,7 +29,10 @@ def main() -> int:
     scenarios = sample(arguments.count, arguments.seed, arguments.layouts.split(","))
     done = {key(row) for row in (read_lines(arguments.file)[0] if arguments.file.exists() else [])}
     writer = LineWriter(arguments.file)
-    with tempfile.TemporaryDirectory(prefix="drills-") as folder, ThreadPoolExecutor(arguments.jobs) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="drills-") as folder,
+        cancelling(ThreadPoolExecutor(arguments.jobs)) as pool,
+    ):
         waiting = {
             pool.submit(provenanced, scenario, Path(folder) / f"drill{number}"): scenario
             for number, scenario in enumerate(scenarios)
@@ -44,6 +48,15 @@ def main() -> int:
     rows = [row for row in read_lines(arguments.file)[0] if key(row) in {str(scenario) for scenario in scenarios}]
     print(table(rows))
     return int(any(row["shortfalls"] for row in rows))
+
+
+@contextmanager
+def cancelling(pool: ThreadPoolExecutor):
+    """The pool; on Ctrl-C the drills that go on are waited for, and no other begins."""
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def provenanced(scenario: Scenario, runs: Path) -> dict:

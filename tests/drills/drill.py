@@ -255,6 +255,10 @@ def shortfalls(scenario: Scenario, row: dict):
         yield f"exit code {row['code']}"
     if not (row["cause_was_said"] or row["cause_said_later"]):
         yield "no cause was named"
+    named = {"rank": f"rank {struck_rank(scenario)}", "server": "server", "node": "node 1", "link": "node 1"}
+    cause = row["cause"] or row["cause_said_later"] or ""
+    if scenario.moment != "start" and named.get(scenario.target, "") not in cause:
+        yield f"the cause does not name the {scenario.target}: {cause}"
     if scenario.in_order and row["code"] != RESUMABLE:
         yield f"SIGTERM of the launcher should save and exit with {RESUMABLE}"
     if row["again_code"] != 0 or row["again_status"] != "finished" or row["again_steps"] != list(range(1, STEPS + 1)):
