@@ -53,14 +53,14 @@ def from_api(project: str, filters: dict | None = None, api=None) -> Runs:
 
 
 def from_offline(folder: Path | str) -> Runs:
-    """The offline runs in or below a folder. Folders with one run's id are its attempts, in the order of their names.
+    """The offline runs in or below a folder. Folders with one run's id are its attempts, in the order of their starts.
 
     Raises:
         FileNotFoundError: there are none.
     """
     attempts: dict[str, list[dict]] = {}
     problems = []
-    files = sorted(Path(folder).rglob("run-*.wandb"), key=lambda path: path.parent.name)
+    files = sorted(Path(folder).rglob("run-*.wandb"))
     if not files:
         raise FileNotFoundError(f"{folder}: no offline runs of wandb (run-*.wandb) in or below it")
     for file in files:
@@ -72,6 +72,8 @@ def from_offline(folder: Path | str) -> Runs:
         attempts.setdefault(file.stem, []).append(attempt)
     parts = []
     for name, found in attempts.items():
+        # not by the folders' names, which have whole seconds
+        found.sort(key=lambda attempt: datetime.fromisoformat(attempt["start"]))
         last = found[-1]
         state = ("finished", None) if last["exit_code"] == 0 else ("failed", f"exit code {last['exit_code']}")
         if last["exit_code"] is None:
