@@ -1,6 +1,7 @@
 """A real Slurm of two nodes: sbatch runs a recipe on both, a warning stops it with a checkpoint, and the requeue resumes it."""
 
 import sys
+import time
 
 import pytest
 
@@ -38,9 +39,17 @@ def test_sbatch_runs_the_recipe_and_a_requeue_resumes_it(slurm, tmp_path):
     wait_until(training, 240, "second step")
     slurm.run("scancel", "--signal=USR1", "--batch", job)  # what Slurm sends before the time limit
     wait_until(lambda: "back into the queue" in log.read_text(), 60, "requeue")
-    # Slurm lets a requeued job wait for two minutes
+    # Slurm lets a requeued job wait for two minutes; a node refuses one that it ended a moment ago ("credential revoked")
+    wait_until(lambda: slurm.job(job)["JobState"] == "PENDING", 60, "end of the first start")
+    time.sleep(3)
     wait_until(lambda: slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now").returncode == 0, 60, "its turn")
-    wait_until(lambda: slurm.job(job)["JobState"] == "COMPLETED", 300, f"end of the job: {log}")
+
+    def completed() -> bool:
+        state = slurm.job(job)["JobState"]
+        assert state not in ("FAILED", "CANCELLED", "NODE_FAIL"), log.read_text()
+        return state == "COMPLETED"
+
+    wait_until(completed, 300, f"end of the job: {log}")
 
     said = log.read_text()
     assert "start number 1" in said
