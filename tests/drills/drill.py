@@ -1,5 +1,6 @@
 """One drill: start a run, strike, see how it ends and what it leaves, start it again."""
 
+import contextlib
 import json
 import os
 import random
@@ -32,6 +33,8 @@ class Missed(Exception):
 
 class Job:
     """The launcher of a run, and the means to find its parts. tests/drills/two_nodes.py has the same for two nodes."""
+
+    frozen: int | None = None  # the number of a node that cannot end while it is stopped
 
     def __init__(self, scenario: Scenario, runs: Path, environment: dict[str, str] | None = None):
         self.runs = runs
@@ -168,6 +171,12 @@ def drill(scenario: Scenario, runs: Path, job_class=Job) -> dict:
         while not job.over() and time.monotonic() - struck < END_SECONDS + 60:
             time.sleep(0.1)
         row["end_seconds"] = round(time.monotonic() - struck, 1) if job.over() else None
+        if job.frozen is not None:  # once continued, it ends by itself too
+            job.frozen = None
+            lift()
+            end = time.monotonic() + END_SECONDS
+            while not job.over() and time.monotonic() < end:
+                time.sleep(0.1)
         row["left_processes"] = [" ".join(process.cmdline())[:120] for process in job.left()]
         row["code"] = job.code()
     finally:
@@ -208,12 +217,16 @@ def strike(job: Job, scenario: Scenario):
     if scenario.fault == "cut":
         return job.cut()
     struck = targets(job, scenario)
-    if scenario.fault == "SIGKILL":  # a machine that loses its power loses all at once
+
+    def send(number: int) -> None:
         for process in struck:
-            process.suspend()
-    for process in struck:
-        process.send_signal(signal.Signals[scenario.fault])
-    return lambda: [process.resume() for process in struck]
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    if scenario.fault == "SIGKILL":  # a machine that loses its power loses all at once
+        send(signal.SIGSTOP)
+    send(signal.Signals[scenario.fault])
+    return lambda: send(signal.SIGCONT)
 
 
 def restart(scenario: Scenario, runs: Path, job_class, said: int) -> dict:

@@ -18,7 +18,7 @@ class TwoNodes(Job):
 
     def __init__(self, scenario: Scenario, runs: Path, environment: dict[str, str] | None = None):
         self.runs, self.log = runs, runs.parent / f"{runs.name}.log"
-        self.frozen = scenario.target == "node" and scenario.fault == "SIGSTOP"
+        self.frozen = 1 if (scenario.target, scenario.fault) == ("node", "SIGSTOP") else None
         self.hosts = Hosts().__enter__()
         overrides = [*OVERRIDES, "cluster.nodes=2", "cluster.gpus_per_node=1"]
         command = ["bash", "launch/multinode.sh", "recipes/tiny_colocate.yaml", "--runs", str(runs)]
@@ -43,10 +43,10 @@ class TwoNodes(Job):
         self.hosts.cut()
 
     def left(self) -> list[psutil.Process]:
-        return [p for number in (0, 1) if not (number == 1 and self.frozen) for p in self.hosts.processes(number)]
+        return [process for number in (0, 1) if number != self.frozen for process in self.hosts.processes(number)]
 
     def over(self) -> bool:
-        watched = self.launchers[:1] if self.frozen else self.launchers
+        watched = [launcher for number, launcher in enumerate(self.launchers) if number != self.frozen]
         return all(launcher.poll() is not None for launcher in watched) and not self.left()
 
     def code(self) -> int | None:
