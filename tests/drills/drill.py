@@ -199,13 +199,16 @@ def drill(scenario: Scenario, runs: Path, job_class=Job) -> dict:
 def orphans(names: set[str]) -> list[str]:
     """Those files in /dev/shm that no process has mapped: nobody will take them away. Other runs' are mapped by them."""
     for _ in range(10):
-        mapped = ""
+        mapped = set()  # inodes: a semaphore is mapped under another name than it has
         for process in psutil.process_iter():
-            try:
-                mapped += Path(f"/proc/{process.pid}/maps").read_text()
-            except OSError:
-                continue
-        names = {name for name in names if name not in mapped and Path("/dev/shm", name).exists()}
+            with contextlib.suppress(OSError):
+                mapped |= {line.split()[4] for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines()}
+        left = set()
+        for name in names:
+            with contextlib.suppress(OSError):
+                if str(Path("/dev/shm", name).stat().st_ino) not in mapped:
+                    left.add(name)
+        names = left
         if not names:
             break
         time.sleep(1)
