@@ -37,18 +37,28 @@ class Outcome:
 
     @property
     def folder(self) -> Path | None:
-        folders = sorted(self.runs.glob("*/*/manifest.json"))
-        return folders[-1].parent if folders else None
+        return folder_of(self.runs)
 
     @property
     def run(self) -> Run:
         return load_run(self.folder)
 
 
+def folder_of(runs: Path) -> Path | None:
+    """The newest run's folder; None while there is none."""
+    manifests = sorted(runs.glob("*/*/manifest.json"))
+    return manifests[-1].parent if manifests else None
+
+
+def sets(overrides) -> list[str]:
+    """The arguments that a command takes for overrides."""
+    return [part for override in overrides for part in ("--set", override)]
+
+
 def launch_command(recipe: str, runs: Path, overrides=()) -> list[str]:
     return [
         sys.executable, "-m", "launch", "run", recipe, "--runs", str(runs),
-        *[part for override in overrides for part in ("--set", override)],
+        *sets(overrides),
     ]  # fmt: skip
 
 

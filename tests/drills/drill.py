@@ -12,12 +12,13 @@ from pathlib import Path
 import psutil
 
 from launch.recipe import ROOT
+from launch.stopping import AGAIN
 from record import read_lines
+from record.checkpoints import checkpoints, is_sealed
 from tests.drills.scenarios import MOMENTS, Scenario
-from tests.real_runs import launch_command, processes_of
+from tests.real_runs import folder_of, launch_command, processes_of
 
 STEPS, STRUCK_STEP = 4, 3
-RESUMABLE = 75  # launch/run.py: the same command takes the run up again
 END_SECONDS = 60  # from the fault to the end of the job
 START_SECONDS = 400  # until the moment comes: a machine with two cores and other work on it
 RECIPES = {"colocate": "recipes/tiny_colocate.yaml", "server": "recipes/tiny_server.yaml"}
@@ -89,12 +90,6 @@ class Job:
                 continue
         for launcher in self.launchers:
             launcher.wait()
-
-
-def folder_of(runs: Path) -> Path | None:
-    """The newest run's folder."""
-    manifests = sorted(runs.glob("*/*/manifest.json"))
-    return manifests[-1].parent if manifests else None
 
 
 def steps_of(folder: Path | None) -> list[int]:
@@ -189,7 +184,7 @@ def drill(scenario: Scenario, runs: Path, job_class=Job) -> dict:
     row["steps"] = steps_of(folder)
     row["torn_lines"] = sum(read_lines(path)[1] for path in folder.glob("*.jsonl"))
     row["left_shared_memory"] = orphans(set(os.listdir("/dev/shm")) - shared_memory)
-    row["whole_checkpoints"] = sorted(path.parent.name for path in folder.glob("checkpoint-*/whole.json"))
+    row["whole_checkpoints"] = sorted(path.name for path in checkpoints(folder) if is_sealed(path))
     if not scenario.harmless:
         row |= restart(scenario, runs, job_class, len(output))
     row["shortfalls"] = list(shortfalls(scenario, row))
@@ -275,8 +270,8 @@ def shortfalls(scenario: Scenario, row: dict):
     cause = row["cause"] or row["cause_said_later"] or ""
     if scenario.moment != "start" and named.get(scenario.target, "") not in cause:
         yield f"the cause does not name the {scenario.target}: {cause}"
-    if scenario.in_order and row["code"] != RESUMABLE:
-        yield f"SIGTERM of the launcher should save and exit with {RESUMABLE}"
+    if scenario.in_order and row["code"] != AGAIN:
+        yield f"SIGTERM of the launcher should save and exit with {AGAIN}"
     if row["again_code"] != 0 or row["again_status"] != "finished" or row["again_steps"] != list(range(1, STEPS + 1)):
         yield f"the next start: code {row['again_code']}, {row['again_status']}, steps {row['again_steps']}"
     if row["whole_checkpoints"] and not row["resumed"]:

@@ -9,6 +9,7 @@ import psutil
 from tests.drills.drill import OVERRIDES, Job
 from tests.drills.scenarios import Scenario
 from tests.hosts import Hosts
+from tests.real_runs import sets
 
 MASTER_PORT = 29500
 
@@ -22,7 +23,7 @@ class TwoNodes(Job):
         self.hosts = Hosts().__enter__()
         overrides = [*OVERRIDES, "cluster.nodes=2", "cluster.gpus_per_node=1"]
         command = ["bash", "launch/multinode.sh", "recipes/tiny_colocate.yaml", "--runs", str(runs)]
-        command += [part for override in overrides for part in ("--set", override)]
+        command += sets(overrides)
         variables = {"PYTHON": sys.executable, "MASTER_ADDR": self.hosts.addresses[0], "MASTER_PORT": str(MASTER_PORT)}
         self.launchers = []
         for number in (0, 1):

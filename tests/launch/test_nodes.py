@@ -13,7 +13,7 @@ from analysis.load import load_run
 from launch.nodes import Misplaced, addresses, gpus_of, hosts_fit, hosts_given, node_count, place_here, serves
 from launch.recipe import ROOT, load
 from tests.hosts import Hosts
-from tests.real_runs import SHORT, wait_until
+from tests.real_runs import SHORT, sets, wait_until
 
 TWO_NODES = ("cluster.nodes=2", "cluster.gpus_per_node=1")
 LOG_PROB_TOLERANCE = 1e-3  # tests/training/test_runs.py says why
@@ -23,10 +23,6 @@ LOG_PROB_TOLERANCE = 1e-3  # tests/training/test_runs.py says why
 def hosts():
     with Hosts() as made:
         yield made
-
-
-def sets(overrides) -> list[str]:
-    return [part for override in overrides for part in ("--set", override)]
 
 
 class Started:

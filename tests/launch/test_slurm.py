@@ -8,8 +8,8 @@ import pytest
 from analysis.load import load_run
 from launch.announce import hours
 from tests.hosts import Hosts
-from tests.launch.test_nodes import TWO_NODES, sets
-from tests.real_runs import SHORT, wait_until
+from tests.launch.test_nodes import TWO_NODES
+from tests.real_runs import SHORT, sets, wait_until
 from tests.slurm import Slurm
 
 STEPS = 16  # the warning must arrive before the last one

@@ -12,8 +12,8 @@ import pytest
 from launch.leash import matters
 from launch.recipe import ROOT
 from tests.hosts import Hosts, key, sshd
-from tests.launch.test_nodes import TWO_NODES, Started, sets
-from tests.real_runs import SHORT, wait_until
+from tests.launch.test_nodes import TWO_NODES, Started
+from tests.real_runs import SHORT, sets, wait_until
 
 PORT = 2222
 

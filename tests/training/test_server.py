@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from launch.recipe import ROOT
 from record import read_lines
-from tests.real_runs import launch, launch_command, wait_until
+from tests.real_runs import folder_of, launch, launch_command, wait_until
 
 RECIPE = "recipes/tiny_server.yaml"
 SHORT = ("grpo.max_steps=3", "grpo.per_device_train_batch_size=16", "grpo.max_completion_length=24")
@@ -72,10 +72,6 @@ def begin(runs: Path, overrides=LONG, **environment) -> subprocess.Popen:
         launch_command(RECIPE, runs, overrides), cwd=ROOT, env=os.environ | environment, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
-
-
-def folder_of(runs: Path) -> Path | None:
-    return next((path.parent for path in runs.glob("*/*/manifest.json")), None)
 
 
 def steps(runs: Path, count: int):
