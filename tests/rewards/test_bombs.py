@@ -45,7 +45,6 @@ BOMBS = {
     "long product of symbols": "x" * 20_000,
 }
 TIME_SECONDS = 1.0
-LATEST_SECONDS = 1.5  # with the delays of a loaded machine; results/rewards has 1.2 times the limit, measured
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +63,7 @@ def test_bombs_as_answers(impatient, gold):
     assert [v.reason for v in verdicts[1::2]] == ["correct"] * len(BOMBS)
     for name, verdict in zip(BOMBS, verdicts[::2], strict=True):
         assert verdict.reward == 0.0, name
-        assert verdict.seconds <= LATEST_SECONDS, name
+        assert verdict.seconds <= 1.2 * TIME_SECONDS, name
 
 
 @pytest.mark.slow
@@ -73,7 +72,7 @@ def test_bombs_as_golds(impatient):
     verdicts = grade_batch(list(BOMBS.values()), [r"\boxed{5}"] * len(BOMBS), pool=impatient)
     for name, verdict in zip(BOMBS, verdicts, strict=True):
         assert verdict.reward in (0.0, None), name
-        assert verdict.seconds <= LATEST_SECONDS, name
+        assert verdict.seconds <= 1.2 * TIME_SECONDS, name
     assert verdicts[list(BOMBS).index("power tower")].reason == "unusable_gold"
 
 
@@ -82,4 +81,4 @@ def test_some_bombs(impatient):
     names = ["power", "power tower", "factorial tower", "deep parentheses"]
     verdicts = grade_batch(["2"] * 5, [rf"\boxed{{{BOMBS[n]}}}" for n in names] + [r"\boxed{2}"], pool=impatient)
     assert [v.reward for v in verdicts] == [0.0] * 4 + [1.0]
-    assert all(v.seconds <= LATEST_SECONDS for v in verdicts)
+    assert all(v.seconds <= 1.2 * TIME_SECONDS for v in verdicts)
