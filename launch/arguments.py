@@ -66,7 +66,6 @@ LEFT_OUT = {
     "bf16_full_eval": "would cast the weights under training",
     "tf32": "bf16 decides the precision of the matrix products",
     "torch_compile": _COMPILE, "torch_compile_backend": _COMPILE, "torch_compile_mode": _COMPILE,
-    "use_liger_kernel": "deprecated by TRL 1.16.0, whose fused head replaces it",
     "liger_kernel_config": "deprecated by TRL 1.16.0, whose fused head replaces it",
     "cast_lm_head_to_fp32": "the engine would get a head in another precision than its own",
     "cache_implementation": "generate() chooses its cache",
@@ -209,7 +208,7 @@ SWITCHES = (
     "average_tokens_across_devices", "bf16", "gradient_checkpointing", "logging_nan_inf_filter", "disable_dropout",
     "ds3_gather_for_generation", "shuffle_dataset", "vllm_enable_sleep_mode", "mask_truncated_completions",
     "sync_ref_model", "use_adaptive_entropy", "vllm_importance_sampling_correction", "use_bias_correction_kl",
-    "log_completions", "log_unique_prompts", "ddp_find_unused_parameters",
+    "log_completions", "log_unique_prompts", "ddp_find_unused_parameters", "use_liger_kernel",
 )  # fmt: skip
 
 # key: (type, least, most); a list's limits are those of its items

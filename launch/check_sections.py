@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from launch.check_memory import memory
-from launch.check_training import device, loss, paged_cache, sampling
+from launch.check_training import device, loss, paged_cache, sampling, speedups
 from launch.check_values import VLLM_ARMS
 from launch.derived import derive, divisors
 from launch.problems import Problem
@@ -246,4 +246,4 @@ def cautions(recipe: dict) -> Iterator[Problem]:
             )
 
 
-RULES = (prompt_asks, batches, parallelism, lengths, sampling, paged_cache, loss, device, memory, cautions)
+RULES = (prompt_asks, batches, parallelism, lengths, sampling, speedups, paged_cache, loss, device, memory, cautions)

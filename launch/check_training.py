@@ -57,6 +57,31 @@ def sampling(recipe: dict) -> Iterator[Problem]:
             )
 
 
+def speedups(recipe: dict) -> Iterator[Problem]:
+    """What each of the speedups needs to give the same result."""
+    grpo, arm, asked = recipe["grpo"], _arm(recipe), recipe["speedups"]
+    kwargs, work = grpo.get("generation_kwargs") or {}, derive(recipe)
+    if asked["outputs_when_finished"]:
+        field, leave = "speedups.outputs_when_finished", "leave it out"
+        if arm != "colocate":
+            yield Problem(field, True, f"is about the colocated engine; recipe.arm is {arm}", leave)
+        for name in ("stop", "detokenize", "flat_logprobs", "logprobs", "prompt_logprobs"):
+            if name in kwargs:
+                yield Problem(f"grpo.generation_kwargs.{name}", kwargs[name], f"is decided by {field}", "leave one out")
+    if asked["score_in_loss"]:
+        field, leave = "speedups.score_in_loss", "leave it out"
+        if arm not in VLLM_ARMS or not grpo["vllm_importance_sampling_correction"]:
+            rule = "needs an engine and vllm_importance_sampling_correction: without them nothing is scored"
+            yield Problem(field, True, rule, leave)
+        if grpo["num_iterations"] != 1 or work["generation_batch"] != work["optimizer_batch"]:
+            rule = (
+                f"needs each generation batch ({work['generation_batch']} completions) in one optimizer step alone "
+                f"({work['optimizer_batch']} completions, num_iterations {grpo['num_iterations']}): otherwise the samples "
+                "are of older weights"
+            )
+            yield Problem(field, True, rule, leave)
+
+
 def paged_cache(recipe: dict) -> Iterator[Problem]:
     """Continuous batching: its cache must hold a sequence, and it drops what it cannot sample with."""
     grpo = recipe["grpo"]

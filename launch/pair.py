@@ -78,7 +78,7 @@ def _micro_batch(recipe: dict) -> int:
 def _compared(recipe: dict) -> dict:
     """All of a recipe that can differ, less what describes it and what `_DERIVED` compares."""
     grpo = {key: value for key, value in recipe["grpo"].items() if key not in _BATCH_KEYS}
-    sections = ("model", "data", "system_prompt", "rewards", "cluster", "accelerate", "deepspeed")
+    sections = ("model", "data", "system_prompt", "rewards", "cluster", "accelerate", "deepspeed", "speedups")
     return {section: recipe[section] for section in sections} | {"grpo": grpo}
 
 
@@ -96,8 +96,12 @@ def _arm_needs(key: str, arms: tuple[str, str]) -> bool:
     both_vllm = all(arm in VLLM_ARMS for arm in arms)
     if section == "cluster":
         return "server" in arms and name != "gpu"
-    if section != "grpo":
-        return False
+    if section == "speedups":
+        return name == "outputs_when_finished" or not both_vllm
+    return section == "grpo" and _grpo_needs(name, both_vllm)
+
+
+def _grpo_needs(name: str, both_vllm: bool) -> bool:
     if name in STATED_COLOCATED or name.startswith("transformers_continuous_batching_config"):
         return True
     if name.startswith("generation_kwargs"):  # vLLM's names and transformers' differ

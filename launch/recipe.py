@@ -111,6 +111,17 @@ class RewardSection(Section):
     weight: float
 
 
+class SpeedupsSection(Section):
+    """What this project does faster than TRL, with the same result."""
+
+    score_in_loss: bool = Field(
+        False, description="the importance ratio from the loss's own forward pass, not from a scoring pass before it"
+    )
+    outputs_when_finished: bool = Field(
+        False, description="the colocated engine's outputs are processed once a completion, not once a token"
+    )
+
+
 class TrackingSection(Section):
     project: str = Field(max_length=128, pattern=_WANDB_NAME)
     group: str | None = Field(None, min_length=1, max_length=128)
@@ -147,6 +158,7 @@ class Recipe(Section):
     cluster: ClusterSection
     accelerate: str
     grpo: dict[str, Any]
+    speedups: SpeedupsSection = SpeedupsSection()
     tracking: TrackingSection
     sources: dict[str, str]
 
@@ -328,6 +340,8 @@ def recipe_hash(resolved: dict) -> str:
     What only describes it (name, tracking, sources, the claims it bears on) is left out."""
     decides = {key: value for key, value in resolved.items() if key not in ("name", "tracking", "sources", "recipe")}
     decides["arm"] = resolved["recipe"]["arm"]
+    if not any(decides["speedups"].values()):
+        del decides["speedups"]  # a recipe without them is the run that it was before they existed
     return hashlib.sha256(json.dumps(decides, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -80,6 +80,7 @@ def flops(recipe: dict, shape: dict) -> dict[str, float]:
     attention = attention_flops(shape) * length
     forward = tokens * (2 * parameters(shape) + attention)
     scores = recipe["recipe"]["arm"] in ("colocate", "server") and grpo.get("vllm_importance_sampling_correction")
+    scores = scores and not recipe["speedups"]["score_in_loss"]
     return {"generation": tokens * 2 * parameters(shape), "score": forward if scores else 0.0,
             "training": forward * (4 if grpo["gradient_checkpointing"] else 3)}  # fmt: skip
 

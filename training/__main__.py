@@ -113,12 +113,20 @@ def train(folder: RunFolder, rank: int) -> None:
     args.eval_on_start &= checkpoint is None
     clock = PhaseClock(LineWriter(folder.phases_path(rank)), *probes(args.use_cpu))
     computes_in = "bfloat16" if args.bf16 else "float16" if args.fp16 else model["dtype"]
-    engine.install(clock, recipe["grpo"]["seed"], computes_in, server["weight_transfer"] if server else None)
+    speedups = recipe["speedups"]
+    engine.install(
+        clock,
+        recipe["grpo"]["seed"],
+        computes_in,
+        server["weight_transfer"] if server else None,
+        speedups["outputs_when_finished"],
+    )
     sentinel = Sentinel(computes_in, cut=sampling_is_cut(recipe["grpo"])) if args.use_vllm else None
     with clock("other"):
         trainer = RecordedGRPOTrainer(
             clock=clock,
             sentinel=sentinel,
+            score_in_loss=speedups["score_in_loss"],
             model=model["path"],
             reward_funcs=rewards,
             args=args,

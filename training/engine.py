@@ -6,6 +6,7 @@
     trl.generation.vllm_generation.VLLMClient  TRL's end of the server arm, by this name (ours: training/server_client.py)
     llm_engine...model_runner                  the engine's model, for the sync on a CPU and to read the weights
     _CPUSHMDistributed.make_group_name         the shared memory of a TP group without a GPU (vLLM 0.31.0)
+    llm_engine.output_processor, extract_logprobs    what becomes of the engine's outputs (training/outputs.py)
 
 tests/training/test_engine.py fails when a new version moves any of them.
 """
@@ -19,9 +20,12 @@ import trl.generation.vllm_generation as trl_generation
 import trl.trainer.grpo_trainer as trl_trainer
 from trl.generation.vllm_generation import VLLMGeneration
 
+from training import outputs
 from training.gloo_transfer import repack_heads
 from training.phases import PhaseClock
 from training.server_client import CLIENTS
+
+EXTRACT_LOGPROBS = trl_generation.extract_logprobs
 
 
 def model_runner(llm):
@@ -30,7 +34,12 @@ def model_runner(llm):
 
 
 def install(
-    clock: PhaseClock, seed: int, dtype: str, weight_transfer: str | None = None, engine_arguments: dict | None = None
+    clock: PhaseClock,
+    seed: int,
+    dtype: str,
+    weight_transfer: str | None = None,
+    outputs_when_finished: bool = False,
+    engine_arguments: dict | None = None,
 ) -> None:
     """Makes TRL build our engine instead of its own, for the next GRPOTrainer of this process.
 
@@ -42,6 +51,7 @@ def install(
         dtype: what the engine computes in. vLLM would take what the checkpoint is stored in, which need not be what the
             trainer computes in; the two would then sample from and train slightly different policies.
         weight_transfer: in the server arm, nccl or gloo.
+        outputs_when_finished: process each completion once, when it has ended (training/outputs.py).
         engine_arguments: more arguments for vllm.LLM, over TRL's.
     """
     base = trl_generation.LLM if not hasattr(trl_generation.LLM, "trl_base") else trl_generation.LLM.trl_base
@@ -52,6 +62,13 @@ def install(
         def __init__(self, **kwargs):
             kwargs["seed"] = (seed * 1_000_003 + kwargs["seed"]) % 2**31
             super().__init__(**(kwargs | {"dtype": dtype} | (engine_arguments or {})))
+            if outputs_when_finished:
+                outputs.process_when_finished(self.llm_engine.output_processor)
+
+        def generate(self, prompts, sampling_params=None, **kwargs):
+            if outputs_when_finished:
+                outputs.only_tokens(sampling_params)
+            return super().generate(prompts, sampling_params, **kwargs)
 
         def wake_up(self, *args, **kwargs):
             with clock("wake"):
@@ -77,6 +94,7 @@ def install(
     if weight_transfer:
         trl_generation.VLLMClient = CLIENTS[weight_transfer]
     trl_generation.LLM = TimedLLM
+    trl_generation.extract_logprobs = outputs.extract_logprobs if outputs_when_finished else EXTRACT_LOGPROBS
     trl_trainer.VLLMGeneration = Engine
 
 
