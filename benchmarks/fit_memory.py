@@ -13,7 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.measure_memory import MODELS, configurations, recipe  # noqa: E402
+from benchmarks.inputs import MODELS  # noqa: E402
+from benchmarks.measure_memory import configurations, recipe  # noqa: E402
 from launch import memory, roofline  # noqa: E402
 from launch.recipe import resolve  # noqa: E402
 from launch.shapes import KNOWN  # noqa: E402

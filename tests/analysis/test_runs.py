@@ -16,7 +16,7 @@ from analysis.runs import load
 from analysis.tables import arms
 from analysis.tables import runs as runs_table
 from benchmarks.fit_memory import RESULTS, rows
-from benchmarks.measure_memory import MODELS
+from benchmarks.inputs import MODELS
 from launch.derived import derive
 from launch.recipe import ROOT, read_yaml, resolve
 from launch.roofline import flops, work_of
