@@ -1,20 +1,24 @@
 """Make the tiny experiment's checkpoint: a small Qwen2 and its tokenizer, warmed up by supervised training.
 
     python -m tiny.warm_up      # writes tiny/checkpoint/
+    python -m tiny.warm_up --size 71m --device cuda --output FOLDER     # the same task for a GPU's worth of model
 
 The model sees the train problems alone, demonstrated in two ways (tiny/demonstrations.py), and comes to sample both:
 guesses, mostly wrong, and worked answers, mostly right. GRPO has to find out that working step by step pays.
 
 Seeded, on one thread, with torch's deterministic algorithms: the same machine and versions give the same weights. Other
-processors round differently, so elsewhere the weights differ in their last digits, and accuracy by a little.
+processors round differently, so elsewhere the weights differ in their last digits, and accuracy by a little. On a GPU the
+run is seeded and no more: its matrix products are in TF32, and some kernels add in whatever order they finish.
 """
 
 import argparse
 import json
 import random
 import time
+from functools import cache
 from pathlib import Path
 from statistics import fmean as mean
+from typing import NamedTuple
 
 import torch
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
@@ -26,11 +30,25 @@ CHECKPOINT = Path(__file__).parent / "checkpoint"
 SEED = 0
 STEPS = 1000
 BATCH_DEMONSTRATIONS = 64
-PEAK_LEARNING_RATE = 3e-3
 # In the last third of the steps. Before, all demonstrations are worked: that is what takes long to learn.
 STEP_BY_STEP_SHARE = 0.4
 VOCABULARY_TOKENS = 384  # at most: 256 bytes, 3 special tokens, and merges for what the prompts and demonstrations hold
 CONTEXT_TOKENS = 512
+
+
+class Size(NamedTuple):
+    """A model's shape, and the peak learning rate that it is warmed up with."""
+
+    hidden: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    mlp: int
+    peak_learning_rate: float
+
+
+# Head sizes of 32 and 64: vLLM's CPU attention refuses some others. 0.63 and 71.0 million parameters.
+SIZES = {"tiny": Size(128, 3, 4, 2, 384, 3e-3), "71m": Size(640, 12, 10, 2, 2560, 6e-4)}
 CHAT_TEMPLATE = (
     "{%- if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\n" + SYSTEM_PROMPT.replace("\\", "\\\\")
     + "<|im_end|>\\n' }}{% endif %}"
@@ -63,15 +81,15 @@ def build_tokenizer(rows: list[dict[str, str]]) -> Qwen2Tokenizer:
     return tokenizer
 
 
-def build_model(tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:
-    """A Qwen2 with random weights from torch's current seed. Head size 32: vLLM's CPU attention refuses some others."""
+def build_model(tokenizer: Qwen2Tokenizer, size: Size = SIZES["tiny"]) -> Qwen2ForCausalLM:
+    """A Qwen2 with random weights from torch's current seed."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        hidden_size=size.hidden,
+        intermediate_size=size.mlp,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.key_value_heads,
         max_position_embeddings=CONTEXT_TOKENS,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -85,10 +103,20 @@ def build_model(tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:
     return model
 
 
+@cache  # every problem comes a dozen times, and a GPU would wait for the tokenizer
+def prompt_ids(tokenizer: Qwen2Tokenizer, problem: str) -> list[int]:
+    return tokenizer.apply_chat_template(messages(problem), add_generation_prompt=True)["input_ids"]
+
+
+@cache
+def completion_ids(tokenizer: Qwen2Tokenizer, completion: str) -> list[int]:
+    return tokenizer(completion)["input_ids"] + [tokenizer.eos_token_id]
+
+
 def make_batch(pairs: list[tuple[str, str]], tokenizer: Qwen2Tokenizer) -> dict[str, torch.Tensor]:
     """Right-padded `input_ids`, `attention_mask` and `labels` (-100 on prompt and padding), each (batch, tokens)."""
-    prompts = [tokenizer.apply_chat_template(messages(p), add_generation_prompt=True)["input_ids"] for p, _ in pairs]
-    completions = [tokenizer(c)["input_ids"] + [tokenizer.eos_token_id] for _, c in pairs]
+    prompts = [prompt_ids(tokenizer, problem) for problem, _ in pairs]
+    completions = [completion_ids(tokenizer, completion) for _, completion in pairs]
     width = max(len(p) + len(c) for p, c in zip(prompts, completions, strict=True))
     input_ids = torch.full((len(pairs), width), tokenizer.pad_token_id)
     attention_mask = torch.zeros_like(input_ids)
@@ -101,25 +129,32 @@ def make_batch(pairs: list[tuple[str, str]], tokenizer: Qwen2Tokenizer) -> dict[
     return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
 
-def warm_up(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, rows: list[dict[str, str]], steps: int = STEPS) -> None:
+def warm_up(
+    model: Qwen2ForCausalLM,
+    tokenizer: Qwen2Tokenizer,
+    rows: list[dict[str, str]],
+    steps: int = STEPS,
+    peak_learning_rate: float = SIZES["tiny"].peak_learning_rate,
+    step_by_step_share: float = STEP_BY_STEP_SHARE,
+) -> None:
     """Supervised training in place: AdamW, linear warm-up over a tenth of the steps, then linear decay to zero."""
     rng = random.Random(SEED)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak_learning_rate, betas=(0.9, 0.98), weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / (0.1 * steps), (steps - step) / (0.9 * steps))
     )
     model.train()
     for step in range(1, steps + 1):
-        share = STEP_BY_STEP_SHARE if 3 * step > 2 * steps else 1.0
+        share = step_by_step_share if 3 * step > 2 * steps else 1.0
         batch = make_batch([draw(rows, share, rng) for _ in range(BATCH_DEMONSTRATIONS)], tokenizer)
-        loss = model(**batch).loss
+        loss = model(**{name: tensor.to(model.device) for name, tensor in batch.items()}).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
         if step % 50 == 0:
-            print(f"step {step}/{steps}: loss {loss.item():.3f}")
+            print(f"step {step}/{steps}: loss {loss.item():.3f}", flush=True)
 
 
 @torch.no_grad()
@@ -129,7 +164,7 @@ def answer(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, problems: list[st
     chats = [messages(problem) for problem in problems]
     prompts = tokenizer.apply_chat_template(
         chats, add_generation_prompt=True, return_dict=True, return_tensors="pt", padding=True
-    )
+    ).to(model.device)
     how = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0} if sampled else {"do_sample": False}
     output = model.generate(**prompts, max_new_tokens=64, **how)
     return tokenizer.batch_decode(output[:, prompts["input_ids"].shape[1] :], skip_special_tokens=True)
@@ -151,20 +186,31 @@ def measure(model: Qwen2ForCausalLM, tokenizer: Qwen2Tokenizer, rows: list[dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the tiny experiment's checkpoint.")
-    parser.add_argument("--output", type=Path, default=CHECKPOINT, help="folder to write (default: tiny/checkpoint)")
-    output = parser.parse_args().output
+    parser.add_argument("--size", choices=SIZES, default="tiny")
+    parser.add_argument("--output", type=Path, help="folder to write (default for the size tiny: tiny/checkpoint)")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--share", type=float, default=STEP_BY_STEP_SHARE, help="of worked ones in the last third")
+    parser.add_argument("--learning-rate", type=float, help="at its peak (default: the size's own)")
+    arguments = parser.parse_args()
+    output = arguments.output or (CHECKPOINT if arguments.size == "tiny" else parser.error("--output must be given"))
+    size = SIZES[arguments.size]
     start = time.monotonic()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
     torch.manual_seed(SEED)
+    if arguments.device == "cpu":
+        torch.set_num_threads(1)
+        torch.use_deterministic_algorithms(True)
+    else:
+        torch.set_float32_matmul_precision("high")
     train = load("train")
     tokenizer = build_tokenizer(train)
-    model = build_model(tokenizer)
+    model = build_model(tokenizer, size).to(arguments.device)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens in the vocabulary")
-    warm_up(model, tokenizer, train)
+    peak = arguments.learning_rate or size.peak_learning_rate
+    warm_up(model, tokenizer, train, arguments.steps, peak, arguments.share)
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
-    print(f"{output} written after {time.monotonic() - start:.0f} seconds")
+    print(f"{output} written after {time.monotonic() - start:.0f} seconds", flush=True)
     print(f"held-out accuracy: {measure(model, tokenizer, load('test'))}")
 
 
