@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy
 
 from analysis.intervals import mean_interval
+from analysis.settings import variant
 
 RESAMPLES = 20_000
 OUTCOMES = {"held_out_accuracy": "held-out accuracy", "reward_area": "area under the reward curve"}
@@ -39,7 +40,8 @@ def compare(results: list[dict]) -> dict:
     """
     by_arm: dict[str, dict[int, dict]] = {}
     for result in results:
-        by_arm.setdefault(result["figures"]["arm"], {})[result["figures"]["seed"]] = result
+        figures, settings = result["figures"], result.get("settings") or {}  # older exports have none
+        by_arm.setdefault(variant(figures["arm"], settings.get("sleep")), {})[figures["seed"]] = result
     seeds = {arm: sorted(runs) for arm, runs in by_arm.items()}
     common = next(iter(seeds.values()))
     if len(by_arm) < 2 or len(common) < 2 or any(found != common for found in seeds.values()):

@@ -19,6 +19,7 @@ from analysis.frames import read_frames
 from analysis.intervals import estimate
 from analysis.provenance import provenance
 from analysis.runs import Runs
+from analysis.settings import variant
 from analysis.style import ARMS, svg
 from analysis.timeline import timeline
 from record import read_json
@@ -178,6 +179,7 @@ def _learning_groups(found: Runs) -> Iterator[tuple[pandas.DataFrame, dict[str, 
     if runs.empty or found.steps.empty or "reward" not in found.steps:
         return
     runs = runs[(runs["status"] == "finished") & runs["path"].isin(found.steps["path"])]
+    runs = runs.assign(arm=[variant(*names) for names in zip(runs["arm"], runs["sleep"], strict=True)])
     for group in _alike(runs):
         group = group.drop_duplicates(["arm", "seed"], keep="last")  # noqa: PLW2901
         steps = found.steps[found.steps["path"].isin(group["path"])]

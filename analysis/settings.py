@@ -47,6 +47,12 @@ def settings(manifest: dict) -> dict:
     }
 
 
+def variant(arm: str, sleep: bool | None) -> str:
+    """What an arm is called where arms are compared by what they learn: an engine that sleeps makes colocate another one.
+    `sleep` as `settings` has it; None, or NaN in a table, where the record does not say."""
+    return f"{arm}_sleep" if sleep in (True,) else arm
+
+
 def gpu_kind(recipe_gpu: str | None, hardware: dict | None) -> str | None:
     """ "cpu", the recipe's kind of GPU, or the name of the device that the run saw."""
     if recipe_gpu:

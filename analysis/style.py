@@ -36,13 +36,14 @@ class Look:
     label: str
     color: str
     marker: str = "o"
-    line: str = "-"
+    line: str | tuple = "-"
     hatch: str = ""
 
 
 # The colours' luminance rises from arm to arm, so that they stay apart in grey; marker, line and hatch say it once more.
 ARMS = {
     "colocate": Look("colocate", "#0b3c6f", "o", "-", ""),
+    "colocate_sleep": Look("colocate + sleep", "#3f6f9f", "P", (0, (6, 1)), "||||"),
     "server": Look("server", "#c44e1c", "s", "--", "////"),
     "continuous_batching": Look("continuous batching", "#3aa6a0", "^", "-.", "...."),
     "generate": Look("generate()", "#d9a521", "D", ":", "xxxx"),

@@ -7,8 +7,11 @@ import tarfile
 
 import pytest
 
+from analysis import learning, pictures
 from analysis.exhibits import KINDS, arms_table, exhibit, gallery, left_out, own_records, records, runs_table
+from analysis.load import load_run
 from analysis.provenance import provenance
+from analysis.results import export, load_results
 from launch.recipe import ROOT
 from record import write_json
 from tests.analysis.legible import faults
@@ -188,3 +191,26 @@ def test_an_empty_folder_is_no_error(tmp_path):
         own_records(str(tmp_path / "not-there"))
     with pytest.raises(ValueError, match="no exhibit 'pie'"):
         exhibit("pie")
+
+
+def test_an_engine_that_sleeps_is_an_arm_of_its_own_where_learning_is_compared(tmp_path):
+    for sleep, rewards in ((False, (0.25, 0.5)), (True, (0.75, 1.0))):
+        slept = recipe("colocate", 1) | {"rewards": {"accuracy_boxed": {"weight": 1.0}}}
+        slept["grpo"] |= {"vllm_enable_sleep_mode": sleep}
+        for seed, reward in enumerate(rewards):
+            run = write_record(
+                tmp_path / f"{sleep}-{seed}",
+                seed=seed,
+                reward=reward,
+                accuracy=(0.1, reward),
+                manifest={"recipe": slept},
+            )
+            export(load_run(run), tmp_path / f"{sleep}-{seed}.json")
+    result = learning.compare(load_results(tmp_path))
+    means = {arm: entry["held_out_accuracy"]["mean"] for arm, entry in result["arms"].items()}
+    assert means == {"colocate": 0.375, "colocate_sleep": 0.875}
+    assert "| colocate_sleep | 2 |" in learning.table(result)
+    exported = records(*tmp_path.glob("*.json"))
+    for picture in (*pictures.reward_curves(exported), *pictures.outcomes(exported)):
+        assert faults(picture.figure) == []
+        assert len(picture.paths) == 4  # of each seed both
