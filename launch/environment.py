@@ -149,6 +149,9 @@ NOT_SET = (
     ("NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME", "yours win; on several nodes they must name an interface that the node has. "
      "A prefix, a list or `^` is passed on, and does not choose the address that the node gives to others"),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0 is refused: a rank that lost its peer would wait for ever"),
+    ("COLOCATE_KV_CACHE_BYTES", "a colocated engine's KV cache in bytes, instead of what vllm_gpu_memory_utilization leaves: "
+     "for several runs on one GPU. vLLM measures the free memory while it starts; it would take what a neighbour allocates "
+     "for its own, and stop with an assertion where one releases"),
     ("MASTER_ADDR, MASTER_PORT, NODE_RANK", "where the nodes of a run meet (the port, 29500 by default, and the next one), and "
      "this node's number, if it shall not be left to the meeting"),
 )  # fmt: skip

@@ -65,7 +65,7 @@ def make_run_folder(recipe: dict, runs: Path, overrides: list[str], place: Place
         | {
             name: os.environ[name]
             for name in os.environ
-            if name.startswith(("NCCL_", "GLOO_", "VLLM_", "OMP_", "ACCELERATE_"))
+            if name.startswith(("NCCL_", "GLOO_", "VLLM_", "OMP_", "ACCELERATE_", "COLOCATE_"))
         },
         git=git,
         wandb_id=uuid.uuid4().hex[:16],

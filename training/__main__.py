@@ -113,13 +113,14 @@ def train(folder: RunFolder, rank: int) -> None:
     args.eval_on_start &= checkpoint is None
     clock = PhaseClock(LineWriter(folder.phases_path(rank)), *probes(args.use_cpu))
     computes_in = "bfloat16" if args.bf16 else "float16" if args.fp16 else model["dtype"]
-    speedups = recipe["speedups"]
+    speedups, cache_bytes = recipe["speedups"], os.environ.get("COLOCATE_KV_CACHE_BYTES")
     engine.install(
         clock,
         recipe["grpo"]["seed"],
         computes_in,
         server["weight_transfer"] if server else None,
         speedups["outputs_when_finished"],
+        {"kv_cache_memory_bytes": int(cache_bytes)} if cache_bytes else None,
     )
     sentinel = Sentinel(computes_in, cut=sampling_is_cut(recipe["grpo"])) if args.use_vllm else None
     with clock("other"):
