@@ -37,7 +37,7 @@ class MemoryMeter:
 
     def __init__(self):
         torch.cuda.init()
-        self._read_device_bytes = _nvml_reader()
+        self._read_device_bytes = nvml_reader()
         self._lock = threading.Lock()
         self._peak_device_bytes = 0
         if self._read_device_bytes:
@@ -65,7 +65,7 @@ class MemoryMeter:
                 self._peak_device_bytes = max(self._peak_device_bytes, used)
 
 
-def _nvml_reader():
+def nvml_reader():
     """A function that returns the bytes taken of this rank's device, or None without nvidia-ml-py.
 
     The device is found by its UUID: NVML does not heed CUDA_VISIBLE_DEVICES. What the driver keeps for itself is left out

@@ -71,5 +71,5 @@ def leave_out_a_layer():
     VLLMGeneration._iter_named_params = all_but_one
 
 
-if FAULT and "training" in sys.orig_argv:
+if FAULT and {"training", "benchmarks/check_sleep.py"} & set(sys.orig_argv):
     sys.meta_path.insert(0, _Break())
