@@ -34,6 +34,7 @@ ONE_BATCH = {"per_device_train_batch_size": MICRO_BATCH * ACCUMULATION, "gradien
 VARIANTS = {
     "default": {},
     "reference": {"wider": True},
+    "default_again": {},  # what one and the same computation differs by from run to run
     "no_checkpointing": {"grpo": NO_CHECKPOINTING},
     "one_micro_batch": {"grpo": ONE_BATCH},
     "score_in_loss": {"speedups": {"score_in_loss": True}},

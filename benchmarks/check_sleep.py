@@ -120,7 +120,10 @@ def cycle(trainer, clock, ids: list, seen: dict) -> dict:
     clock.step += 1
     with clock("other"):
         engine.sync_weights()
-        equal = compare(trainer.model, model_runner(engine.llm).get_model())
+        try:
+            equal = compare(trainer.model, model_runner(engine.llm).get_model())
+        except Exception as error:  # memory and seconds are worth having without it
+            equal = {"cause": f"{type(error).__name__}: {error}"}
         with clock("generate"):
             _, completions, _, _ = engine.generate(ids, None, num_generations=1)
     seconds = clock.take_step_seconds()
@@ -150,7 +153,8 @@ def summary(cycles: list[dict], sleeps: bool) -> dict:
     found = {"cycles": len(cycles), "bit_equal": None, "grew": None}
     if not cycles:
         return found
-    found["bit_equal"] = all(not c["weights"]["different"] and not c["weights"]["unmatched"] for c in cycles)
+    if not any("cause" in c["weights"] for c in cycles):
+        found["bit_equal"] = all(not c["weights"]["different"] and not c["weights"]["unmatched"] for c in cycles)
     found["seconds"] = {name: spread([c["seconds"][name] for c in cycles[1:]]) for name in cycles[0]["seconds"]}
     if sleeps:
         found["growth"] = {state: growth(cycles, state) for state in ("awake", "asleep")}

@@ -1,4 +1,5 @@
-"""Put on PYTHONPATH, Python runs this in every rank: it breaks the weight sync in the way that BREAK_SYNC names.
+"""Put on PYTHONPATH, Python runs this in every rank, and in benchmarks/check_sleep.py: it breaks the weight sync in the way
+that BREAK_SYNC names.
 
 skip    every sync after the first does nothing
 stale   before each generation the engine reads the first checkpoint again, as TRL 0.28 to 1.9 did with sleep mode
