@@ -1,6 +1,6 @@
 """Do the arms learn the same on a GPU? The tiny experiment with a model of 71M parameters: four arms, several seeds each.
 
-    python benchmarks/learn_gpu.py --gpu 0                   # warm-up, then 12 runs, four at a time
+    python benchmarks/learn_gpu.py --gpu 0                   # warm-up, then 12 runs, six at a time
     python -m analysis learning results/h200/learning        # the table and the figures
 
 The model is warmed up once (tiny/warm_up.py). Each run is `python -m launch run recipes/tiny_ARM.yaml` with the overrides
@@ -36,12 +36,11 @@ ARMS = {
     "colocate_sleep": ("tiny_colocate", ["grpo.vllm_enable_sleep_mode=true"], True),
     "generate": ("tiny_generate", [], False),
 }
-SHARED = ["cluster.gpus_per_node=1", "grpo.per_device_eval_batch_size=256"]
 # 64 completions a step, as in the tiny experiment, in four parts: what a neighbour must bear is then 3 GiB, not 10.
 DEVICES = {
-    "cuda": ["cluster.gpu=H200-141GB", "accelerate=ddp", "grpo.vllm_gpu_memory_utilization=0.04",
+    "cuda": ["cluster.gpus_per_node=1", "cluster.gpu=H200-141GB", "accelerate=ddp", "grpo.vllm_gpu_memory_utilization=0.04",
              "grpo.per_device_train_batch_size=16", "grpo.gradient_accumulation_steps=4"],
-    "cpu": ["grpo.per_device_train_batch_size=64"],
+    "cpu": ["cluster.gpus_per_node=1", "grpo.per_device_train_batch_size=64"],
 }  # fmt: skip
 # 100,000 tokens of the 71M model in float32. More than its weights, too: vLLM asserts that sleeping frees memory, and a
 # neighbour may allocate meanwhile.
@@ -52,7 +51,7 @@ ATTEMPTS = 2
 def overrides(arm: str, seed: int, arguments) -> list[str]:
     """What a run sets over its recipe; a person's own --set has the last word."""
     _, own, has_engine = ARMS[arm]
-    chosen = [f"model.path={arguments.model}", *SHARED, *DEVICES[arguments.device], *own, f"grpo.seed={seed}"]
+    chosen = [f"model.path={arguments.model}", *DEVICES[arguments.device], *own, f"grpo.seed={seed}"]
     chosen += [f"grpo.learning_rate={arguments.learning_rate}", f"grpo.max_steps={arguments.steps}", *arguments.set]
     return [item for item in chosen if has_engine or not item.startswith("grpo.vllm_")]
 
@@ -211,8 +210,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--learning-rate", type=float, default=1.5e-5)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an override for every run")
-    parser.add_argument("--jobs", type=int, default=4, help="runs at a time")
-    parser.add_argument("--limit", type=float, default=300, help="seconds after which a run is stopped")
+    parser.add_argument("--jobs", type=int, default=6, help="runs at a time")
+    parser.add_argument("--limit", type=float, default=480, help="seconds after which a run is stopped")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start nothing after them")
     arguments = parser.parse_args()
     arguments.out, arguments.work = arguments.out.resolve(), arguments.work.resolve()
