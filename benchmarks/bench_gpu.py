@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.bench_table import table  # noqa: E402
 from benchmarks.campaign import Campaign  # noqa: E402
-from benchmarks.inputs import make_data, make_models, model_name, on_one_gpu  # noqa: E402
+from benchmarks.inputs import make_data, make_models, model_name, on_one_gpu, shipped_recipe  # noqa: E402
 from launch.recipe import apply_overrides, grpo_arguments  # noqa: E402
 
 CONTENT = YAML(typ="safe").load(Path(__file__).with_suffix(".yaml").read_text())
@@ -93,7 +93,7 @@ def recipe(item: dict, model: Path, data: Path) -> dict:
 
 def _speed_of_recipe(item: dict) -> dict:
     """The speed settings that the shape's own recipe states, as dotted overrides."""
-    content = YAML(typ="safe").load((ROOT / f"recipes/qwen{item['shape']}_{item['arm']}.yaml").read_text())
+    content = shipped_recipe(item)
     stated = {f"grpo.{name}": content["grpo"][name] for name in SPEED if content["grpo"].get(name) is not None}
     return stated | {f"speedups.{name}": value for name, value in (content.get("speedups") or {}).items()}
 

@@ -9,7 +9,7 @@ PHASES = {
     "generate": ("generate",), "score": ("score",), "forward, backward": ("forward_backward",), "optimizer": ("optimizer",),
     "sync": ("sync",), "sleep, wake": ("sleep", "wake"), "other": ("grade", "save", "wait", "other"),
 }  # fmt: skip
-COLUMNS = ("item", "repeats", "step s (median, least to most)", "completions/s", "ratio to the first (by repeat)",
+COLUMNS = ("item", "repeats", "step s (median, least to most)", "completions/s", "tokens each", "ratio to the first (repeats)",
            *(f"{name} s" for name in PHASES), "peak GiB")  # fmt: skip
 WORK = ("shape", "batch", "prompt", "completion", "mean")  # items that agree in these do the same work
 
@@ -74,11 +74,15 @@ def _lines(rows: list[dict], of_suite: list[dict]) -> list[str]:
         part.get("peak_device_bytes") for row in done for steps in row["phases"].values() for part in steps.values()
     ]
     peak = max((value for value in peaks if value is not None), default=None)
+    tokens = (
+        median(step["completion_tokens"] for row in done for step in measured_steps(row)) / rows[0]["settings"]["batch"]
+    )
     cells = [
         name,
         str(len(done)),
         step,
         f"{rows[0]['settings']['batch'] / median(seconds):.1f}",
+        f"{tokens:.0f}",
         _ratio(done, of_suite),
     ]
     cells += [f"{median(value for row in done for value in _phase(row, parts)):.2f}" for parts in PHASES.values()]
@@ -86,15 +90,20 @@ def _lines(rows: list[dict], of_suite: list[dict]) -> list[str]:
     return ["| " + " | ".join(cells) + " |", *failed]
 
 
+def measured_steps(row: dict) -> list[dict]:
+    """The steps after the warm-up."""
+    return [step for step in row.get("steps", []) if step["step"] > row["settings"]["warm_up"]]
+
+
 def step_seconds(row: dict) -> list[float]:
-    """Seconds of the steps after the warm-up."""
-    return [step["seconds"] for step in row.get("steps", []) if step["step"] > row["settings"]["warm_up"]]
+    return [step["seconds"] for step in measured_steps(row)]
 
 
 def _phase(row: dict, parts: tuple[str, ...]) -> list[float]:
     """A phase's seconds in each step after the warm-up; 0 in a step without it."""
-    measured = [str(step["step"]) for step in row["steps"] if step["step"] > row["settings"]["warm_up"]]
-    return [sum(row["phases"].get(part, {}).get(step, {}).get("seconds", 0.0) for part in parts) for step in measured]
+    intervals = [row["phases"].get(part, {}) for part in parts]
+    measured = [str(step["step"]) for step in measured_steps(row)]
+    return [sum(steps.get(step, {}).get("seconds", 0.0) for steps in intervals) for step in measured]
 
 
 def _ratio(done: list[dict], of_suite: list[dict]) -> str:

@@ -20,6 +20,12 @@ TINY = "tiny"  # a small model, for machines without a GPU
 ROWS, SHORTER_TOKENS = 64, 60
 
 
+def shipped_recipe(item: dict) -> dict:
+    """The recipe in recipes/ of an item's shape and arm."""
+    shape = "1.5b" if item["shape"] == TINY else item["shape"]
+    return YAML(typ="safe").load((ROOT / f"recipes/qwen{shape}_{item['arm']}.yaml").read_text())
+
+
 def on_one_gpu(item: dict, model: Path, data: Path) -> dict:
     """The shape's own recipe with a random model, our prompts and one rank, without what it does for speed beyond TRL's
     own defaults (generation_kwargs, speedups); it neither saves nor shuffles.
@@ -27,8 +33,7 @@ def on_one_gpu(item: dict, model: Path, data: Path) -> dict:
     Args:
         item: `shape`, `arm`, `prompt` (tokens), `dtype`, `accelerate`, and `gpu` where it is not an H200.
     """
-    recipe = "1.5b" if item["shape"] == TINY else item["shape"]
-    content = YAML(typ="safe").load((ROOT / f"recipes/qwen{recipe}_{item['arm']}.yaml").read_text())
+    content = shipped_recipe(item)
     content["model"] |= {"path": str(model), "dtype": item["dtype"]}
     content["data"] |= {"path": str(data), "config": None, "revision": None, "system_prompt": "tiny_boxed",
                         "max_prompt_tokens": item["prompt"]}  # fmt: skip

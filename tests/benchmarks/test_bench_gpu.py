@@ -72,7 +72,9 @@ def test_repeats_run_forth_and_back():
 
 
 def row(name: str, seconds: list[float], status: str = "finished") -> dict:
-    steps = [{"step": index + 1, "seconds": value} for index, value in enumerate(seconds)]
+    steps = [
+        {"step": index + 1, "seconds": value, "completion_tokens": 128 * 512} for index, value in enumerate(seconds)
+    ]
     phases = {
         "generate": {str(index + 1): {"seconds": value / 2, "peak_device_bytes": 2**30} for index, value in enumerate(seconds)},
         "grade": {"3": {"seconds": 0.25, "peak_device_bytes": 3 * 2**30}},
@@ -94,8 +96,8 @@ def test_the_table_leaves_the_warm_up_out_and_pairs_repeat_with_repeat(tmp_path)
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     lines = table(tmp_path).splitlines()
     default, tuned = (next(line for line in lines if line.startswith(f"| {name} |")) for name in ("default", "tuned"))
-    assert default.startswith("| default | 2 | 10.00 (8.00 to 12.00) | 12.8 | 1 | 5.00 |")
-    assert tuned.startswith("| tuned | 2 | 4.00 (4.00 to 4.00) | 32.0 | 2.50 (2.00, 3.00) | 2.00 |")
+    assert default.startswith("| default | 2 | 10.00 (8.00 to 12.00) | 12.8 | 512 | 1 | 5.00 |")
+    assert tuned.startswith("| tuned | 2 | 4.00 (4.00 to 4.00) | 32.0 | 512 | 2.50 (2.00, 3.00) | 2.00 |")
     assert tuned.endswith("| 0.12 | 3.0 |")  # the grading, in half of the steps
     assert any(line.startswith("| generate_32 | repeat 0 failed: out of memory |") for line in lines)
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
