@@ -88,10 +88,14 @@ class Run:
     def seconds(self) -> float:
         return time.monotonic() - self.began
 
+    def interrupt(self) -> None:
+        if self.launcher.poll() is None:
+            self.launcher.send_signal(signal.SIGINT)
+
     def stop(self) -> None:
         """The launcher stops its ranks in order; it is killed, and they with it, if that takes longer than 30 seconds."""
         if self.launcher.poll() is None:
-            self.launcher.send_signal(signal.SIGINT)
+            self.interrupt()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.launcher.wait(timeout=30)
             self.launcher.kill()
@@ -189,6 +193,8 @@ def campaign(waiting: list[tuple[str, int, int]], arguments, until: float) -> No
                 running.append(Run(*startable[0], arguments))
             time.sleep(0.5)
     finally:
+        for run in running:  # all at once: whoever ends this may not wait
+            run.interrupt()
         for run in running:
             run.stop()
     for arm, seed, _ in waiting:
