@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import measure_memory  # noqa: E402
+from benchmarks.inputs import MODELS, make_data, make_models, model_name  # noqa: E402
 from launch.environment import environment  # noqa: E402
 from launch.recipe import read_yaml, resolve  # noqa: E402
 from record import utc_now  # noqa: E402
@@ -28,7 +29,7 @@ PROMPT_TOKENS = 128
 def parser(description: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: the tiny model, in float32")
-    made.add_argument("--shape", choices=tuple(measure_memory.MODELS), default="1.5b", help="of the model on a GPU")
+    made.add_argument("--shape", choices=tuple(MODELS), default="1.5b", help="of the model on a GPU")
     made.add_argument("--work", type=Path, default=Path("/tmp/measure_memory"), help="models and data")
     made.add_argument("--out", type=Path, help="the JSON record; results/h200/ by default")
     made.add_argument("--seconds", type=float, default=float("inf"), help="start no further item once they are over")
@@ -48,11 +49,11 @@ def prepare(arguments, settings: dict) -> dict:
         content = _tiny(settings, arguments.work / "data" / "tiny")
     else:
         models, data = arguments.work / "models", arguments.work / "data" / str(PROMPT_TOKENS)
-        measure_memory.make_models({arguments.shape}, models, arguments.device)
-        measure_memory.make_data(data, PROMPT_TOKENS)
+        make_models({(arguments.shape, None)}, models, arguments.device)
+        make_data(data, PROMPT_TOKENS)
         item = settings | {"shape": arguments.shape, "arm": "colocate", "dtype": "bfloat16", "accelerate": "ddp",
                            "prompt": PROMPT_TOKENS}  # fmt: skip
-        content = measure_memory.recipe(item, models / arguments.shape, data)
+        content = measure_memory.recipe(item, models / model_name(arguments.shape), data)
     content["data"]["eval_split"] = None
     found = environment(resolve(content, "check", "check"), arguments.work)
     os.environ.update({name: value for name, (value, _) in found.items()})

@@ -125,11 +125,11 @@ def main() -> int:
                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29653", "VLLM_CPU_KVCACHE_SPACE": "1"}  # fmt: skip
     from ruamel.yaml import YAML
 
-    from benchmarks.measure_memory import make_models
+    from benchmarks.inputs import make_models, model_name
 
-    model = arguments.model or arguments.work / arguments.shape
+    model = arguments.model or arguments.work / model_name(arguments.shape)
     if arguments.model is None:
-        make_models({arguments.shape}, arguments.work, arguments.device)
+        make_models({(arguments.shape, None)}, arguments.work, arguments.device)
     more = {key: YAML(typ="safe").load(value) for key, _, value in (item.partition("=") for item in arguments.engine)}
     length = arguments.prompt + arguments.tokens
     llm = build(model, arguments.requests, length, more | ({"cpu": True} if arguments.device == "cpu" else {}))
