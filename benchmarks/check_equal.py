@@ -187,9 +187,10 @@ def distances(one: dict, other: dict) -> dict:
     """How far `other` is from `one`: loss, gradients (relative to those of `one`) and log-probabilities.
 
     Returns:
-        gradient_relative_l2: ||g' - g|| / ||g|| over all parameters; gradient_cosine; worst_parameter: the same of one
-        parameter; loss: |l' - l|; loss_parts: the sum over completions of |part' - part|, which the former cannot exceed, and
-        which does not cancel out by chance; logps_mean, logps_max: over tokens, natural logarithm.
+        gradient_relative_l2: ||g' - g|| / ||g|| over all parameters; gradient_cosine; worst_parameter and by_kind: the relative
+        distance of one parameter, and of all of a kind (q_proj, ...); loss: |l' - l|; loss_parts: the sum over completions of
+        |part' - part|, which the former cannot exceed, and which does not cancel out by chance; logps_mean, logps_max: over
+        tokens, natural logarithm.
     """
     squares = {}
     for name, first in one["gradients"].items():
@@ -199,6 +200,10 @@ def distances(one: dict, other: dict) -> dict:
         ]
     apart, own, product, others = (sum(values) for values in zip(*squares.values(), strict=True))
     worst = max(squares, key=lambda name: squares[name][0] / max(squares[name][1], 1e-300))
+    kinds: dict[str, list] = {}
+    for name, (difference, size, *_) in squares.items():
+        sums = kinds.setdefault(name.split(".")[-2], [0.0, 0.0])
+        sums[:] = sums[0] + difference, sums[1] + size
     parts = [abs(other["completions"][key][0] - part) for key, (part, _) in one["completions"].items()]
     logps = [
         abs(a - b)
@@ -209,6 +214,7 @@ def distances(one: dict, other: dict) -> dict:
         "gradient_relative_l2": (apart / own) ** 0.5,
         "gradient_cosine": product / (own * others) ** 0.5,
         "worst_parameter": {"name": worst, "relative_l2": (squares[worst][0] / squares[worst][1]) ** 0.5},
+        "by_kind": {kind: (difference / size) ** 0.5 if size else None for kind, (difference, size) in kinds.items()},
         "loss": abs(other["loss"] - one["loss"]), "loss_parts": sum(parts),
         "logps_mean": sum(logps) / len(logps), "logps_max": max(logps),
     }  # fmt: skip
@@ -309,4 +315,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    in_process.leave(main())
+    in_process.run(main)

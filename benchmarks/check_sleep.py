@@ -212,4 +212,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    in_process.leave(main())
+    in_process.run(main)

@@ -11,13 +11,13 @@ import os
 import shlex
 import socket
 import sys
+import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import measure_memory  # noqa: E402
-from benchmarks.inputs import MODELS, make_data, make_models, model_name  # noqa: E402
+from benchmarks import inputs, measure_memory  # noqa: E402
 from launch.environment import environment  # noqa: E402
 from launch.recipe import read_yaml, resolve  # noqa: E402
 from record import utc_now  # noqa: E402
@@ -29,7 +29,7 @@ PROMPT_TOKENS = 128
 def parser(description: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: the tiny model, in float32")
-    made.add_argument("--shape", choices=tuple(MODELS), default="1.5b", help="of the model on a GPU")
+    made.add_argument("--shape", choices=tuple(inputs.MODELS), default="1.5b", help="of the model on a GPU")
     made.add_argument("--work", type=Path, default=Path("/tmp/measure_memory"), help="models and data")
     made.add_argument("--out", type=Path, help="the JSON record; results/h200/ by default")
     made.add_argument("--seconds", type=float, default=float("inf"), help="start no further item once they are over")
@@ -48,12 +48,12 @@ def prepare(arguments, settings: dict) -> dict:
     if arguments.device == "cpu":
         content = _tiny(settings, arguments.work / "data" / "tiny")
     else:
-        models, data = arguments.work / "models", arguments.work / "data" / str(PROMPT_TOKENS)
-        make_models({(arguments.shape, None)}, models, arguments.device)
-        make_data(data, PROMPT_TOKENS)
+        models, data = arguments.work / "models", arguments.work / "data" / "checks"
+        inputs.make_models({(arguments.shape, None)}, models, arguments.device)
+        inputs.make_data(data, PROMPT_TOKENS, distinct=True)
         item = settings | {"shape": arguments.shape, "arm": "colocate", "dtype": "bfloat16", "accelerate": "ddp",
                            "prompt": PROMPT_TOKENS}  # fmt: skip
-        content = measure_memory.recipe(item, models / model_name(arguments.shape), data)
+        content = measure_memory.recipe(item, models / inputs.model_name(arguments.shape), data)
     content["data"]["eval_split"] = None
     found = environment(resolve(content, "check", "check"), arguments.work)
     os.environ.update({name: value for name, (value, _) in found.items()})
@@ -68,7 +68,7 @@ def _tiny(settings: dict, data: Path) -> dict:
     content = read_yaml(ROOT / "recipes/tiny_colocate.yaml")
     content["cluster"]["gpus_per_node"] = 1
     data.mkdir(parents=True, exist_ok=True)
-    rows = (ROOT / "tiny/data/train.jsonl").read_text().splitlines(keepends=True)[: measure_memory.ROWS]
+    rows = (ROOT / "tiny/data/train.jsonl").read_text().splitlines(keepends=True)[: inputs.ROWS]
     (data / "train.jsonl").write_text("".join(rows))
     content["data"]["path"] = str(data)
     grpo = content["grpo"]
@@ -138,8 +138,17 @@ def provenance() -> dict:
             "packages": software(), "hardware": hardware()}  # fmt: skip
 
 
-def leave(code: int) -> None:
-    """Ends at once: the interpreter's own teardown of engines and process groups has crashed what had finished."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+def run(main) -> None:
+    """Runs a check and ends at once, whatever comes: the interpreter's own teardown of engines and process groups has crashed
+    what had finished, and hung what had failed."""
+    code = 1
+    try:
+        code = main()
+    except SystemExit as stop:  # argparse has said its word
+        code = stop.code
+    except Exception:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
