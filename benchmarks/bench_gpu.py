@@ -52,13 +52,14 @@ def configurations() -> dict[str, dict]:
 
 def _ladder(levers: list[str]) -> dict[str, dict]:
     steps = {f"{count}_{levers[count - 1]}": {"variant": levers[:count]} for count in range(1, len(levers) + 1)}
-    return {"0_default": {}} | steps | {f"{len(levers) + 1}_tuned": {"variant": "tuned"}}
+    return {"0_default": {}} | steps
 
 
 def recipe(item: dict, model: Path, data: Path) -> dict:
     """The recipe of an item: its shape's and arm's own, on one GPU, with the speed settings of its variant."""
     content = on_one_gpu(item, model, data)
-    grpo, tuned = content["grpo"], _speed_of_recipe(item) if item["variant"] == "tuned" else {}
+    levers = [] if item["variant"] == "default" else item["variant"]
+    grpo, tuned = content["grpo"], _speed_of_recipe(item) if "tuned" in levers else {}
     for name in SPEED:
         of_the_arm = item["arm"] == "colocate" or not name.startswith("vllm_")
         if of_the_arm and (default := grpo_arguments()[name]["default"]) is not None:
@@ -77,14 +78,16 @@ def recipe(item: dict, model: Path, data: Path) -> dict:
             "num_blocks": 1024,
             "max_batch_tokens": 2048,
         }
-    levers = [] if isinstance(item["variant"], str) else item["variant"]
-    changes = tuned | {key: value for lever in levers for key, value in CONTENT["levers"][lever].items()}
+    changes = dict(tuned)
+    for lever in levers:
+        changes |= {} if lever == "tuned" else CONTENT["levers"][lever]
     content = apply_overrides(
         content, [f"{key}={json.dumps(value)}" for key, value in changes.items()], "bench_gpu.yaml"
     )
     grpo = content["grpo"]
     if not grpo["gradient_checkpointing"]:
         grpo.pop("gradient_checkpointing_kwargs", None)
+        content["sources"].pop("grpo.gradient_checkpointing_kwargs", None)
     largest = min(grpo["per_device_train_batch_size"], item["batch"])
     grpo["per_device_train_batch_size"] = next(size for size in range(largest, 0, -1) if item["batch"] % size == 0)
     grpo["gradient_accumulation_steps"] = item["batch"] // grpo["per_device_train_batch_size"]

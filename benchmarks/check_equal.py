@@ -40,6 +40,12 @@ VARIANTS = {
     "score_in_loss": {"speedups": {"score_in_loss": True}},
     "all": {"grpo": NO_CHECKPOINTING | ONE_BATCH, "speedups": {"score_in_loss": True}},
     "control": {"grpo": {"scale_rewards": "none"}},
+    # last: liger-kernel changes transformers' functions for the whole process
+    "liger": {"grpo": {"use_liger_kernel": True}},
+    "tuned": {
+        "grpo": NO_CHECKPOINTING | ONE_BATCH | {"use_liger_kernel": True},
+        "speedups": {"score_in_loss": True},
+    },
 }
 
 

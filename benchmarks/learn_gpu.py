@@ -221,9 +221,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start nothing after them")
     arguments = parser.parse_args()
     arguments.out, arguments.work = arguments.out.resolve(), arguments.work.resolve()
-    arguments.model = arguments.work / f"model-{arguments.size}"
+    arguments.model = arguments.work.resolve() / f"model-{arguments.size}"
     if arguments.model.is_relative_to(ROOT):  # so that the command in a record works elsewhere
-        arguments.model = Path(arguments.model.relative_to(ROOT))
+        arguments.model = f"./{arguments.model.relative_to(ROOT)}"
     for folder in (arguments.out, arguments.work):
         folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stops what is running, too

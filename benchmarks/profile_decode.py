@@ -13,11 +13,13 @@ import argparse
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -107,7 +109,35 @@ def sampled(stacks: Path) -> dict:
     }
 
 
-def main() -> int:
+def gpu_busy(llm, prompts: list[dict], given: dict, when_finished: bool, tokens: int = 64) -> float:
+    """The share of a short generation in which a kernel runs on the GPU (torch.profiler, which slows the host a little)."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        start = time.perf_counter()
+        generate(llm, prompts, tokens, given, when_finished)
+        seconds = time.perf_counter() - start
+    return sum(event.self_device_time_total for event in found.key_averages()) / 1e6 / seconds
+
+
+def spied(spy: str, stacks: Path, work) -> dict:
+    """The host's stacks while `work` runs, by py-spy; or what py-spy says where it may not look."""
+    command = [spy, "record", "--pid", str(os.getpid()), "--rate", "250", "--format", "raw", "--output", str(stacks)]
+    process = subprocess.Popen(
+        [*command, "--duration", "60"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    time.sleep(2)
+    work()
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=20)
+    if not stacks.exists():
+        return {"error": said[-500:]}
+    found = sampled(stacks)
+    stacks.unlink()
+    return found
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="1.5b")
     parser.add_argument("--model", type=Path, help="a folder with a model; by default one is made, in --work")
@@ -146,32 +176,14 @@ def main() -> int:
                 taken = generate(llm, prompts, arguments.tokens, given, when_finished)
             if repeat:
                 seconds[name].append([round(part, 4) for part in taken])
-    if spy := shutil.which("py-spy"):
-        stacks = arguments.out.with_suffix(".stacks")
-        for name, (given, when_finished, rests) in VARIANTS.items():
-            command = [
-                spy,
-                "record",
-                "--pid",
-                str(os.getpid()),
-                "--rate",
-                "250",
-                "--format",
-                "raw",
-                "--output",
-                str(stacks),
-            ]
-            with variant(llm, when_finished, rests):
-                process = subprocess.Popen(
-                    [*command, "--duration", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-                )
-                time.sleep(2)
-                generate(llm, prompts, arguments.tokens, given, when_finished)
-                process.send_signal(2)
-                process.wait(20)
-            if stacks.exists():
-                profiles[name] = sampled(stacks)
-                stacks.unlink()
+    busy = {}
+    for name, (given, when_finished, rests) in VARIANTS.items():
+        with variant(llm, when_finished, rests):
+            if arguments.device == "cuda":
+                busy[name] = round(gpu_busy(llm, prompts, given, when_finished), 4)
+            if spy := shutil.which("py-spy"):
+                work = partial(generate, llm, prompts, arguments.tokens, given, when_finished)
+                profiles[name] = spied(spy, arguments.out.with_suffix(".stacks"), work)
     scheduler = llm.llm_engine.vllm_config.scheduler_config
     write_json(
         arguments.out,
@@ -179,7 +191,7 @@ def main() -> int:
             "command": " ".join(["python", *sys.argv]), "git": git_state(), "engine_arguments": more,
             "async_scheduling": bool(scheduler.async_scheduling), "requests": arguments.requests,
             "prompt_tokens": arguments.prompt, "tokens": arguments.tokens, "shape": arguments.shape,
-            "seconds": seconds, "profiles": profiles,
+            "seconds": seconds, "gpu_busy": busy, "profiles": profiles,
         },
     )  # fmt: skip
     base = median(sum(parts) for parts in seconds["TRL's defaults"])

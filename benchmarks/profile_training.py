@@ -3,8 +3,8 @@
     python benchmarks/profile_training.py --shape 1.5b --out results/h200/training_1.5b.json
 
 Random weights in bfloat16, random tokens without padding. Seconds are of one micro-batch, by CUDA events, `--repeats` times in
-turns; `kernels` is the share of GPU time by kind of kernel, from torch.profiler; `share_of_peak` is 6 FLOPs a parameter and token
-(and attention's) over the time and the GPU's peak.
+turns; `kernels` is the share of GPU time by kind of kernel (torch.profiler); `share_of_peak` is 6 FLOPs a parameter and token
+(with the attention's) over the time and the GPU's peak.
 """
 
 from __future__ import annotations

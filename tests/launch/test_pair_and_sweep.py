@@ -65,7 +65,7 @@ def test_the_other_arms_pair_too(a, b):
         ("rewards.accuracy=2.0", "rewards.accuracy.weight"),
         ("model.dtype=float32", "model.dtype"),
         ("cluster.gpu=A100-80GB", "cluster.gpu"),
-        ("accelerate=zero2", "accelerate"),
+        ("accelerate=zero3", "accelerate"),
     ],
 )
 def test_what_else_differs_is_said(override, line):

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from launch.recipe import ROOT, load, read_yaml
+from launch.derived import derive
+from launch.recipe import ROOT, load, read_yaml, resolve
 from launch.shrink import shrink
 from launch.table import README, table
 from tests.recipes.snapshot import FOLDER, RECIPES, moved, snapshot_path
@@ -66,7 +67,7 @@ def test_published_values_are_those_that_were_published():
 
 
 @pytest.mark.parametrize("path", [path for path in RECIPES if "paper_era" in path.name], ids=ids)
-def test_paper_era_differs_from_todays_in_the_algorithm_alone(path):
+def test_paper_era_differs_from_todays_in_the_algorithm_and_the_speed_alone(path):
     era, today = read_yaml(path), read_yaml(path.with_name(path.name.replace("_paper_era", "")))
     differs = {
         f"{section}.{key}"
@@ -80,7 +81,14 @@ def test_paper_era_differs_from_todays_in_the_algorithm_alone(path):
         "grpo.loss_type",
         "grpo.beta",
         "grpo.vllm_importance_sampling_correction",
+        "recipe.version",
+        "grpo.use_liger_kernel",
+        "grpo.gradient_checkpointing",
+        "grpo.gradient_checkpointing_kwargs",
+        "grpo.per_device_train_batch_size",
+        "grpo.gradient_accumulation_steps",
     }
+    assert derive(resolve(era, "era", "era"))["optimizer_batch"] == derive(resolve(today, "t", "t"))["optimizer_batch"]
     assert (era["grpo"]["loss_type"], era["grpo"]["beta"]) == ("bnpo", 0.04)
 
 
