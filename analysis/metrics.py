@@ -148,11 +148,22 @@ def _generation_tokens_per_second(run):
     return tokens.sum() / seconds
 
 
+def _timed_completions(run: Frames) -> int:
+    """Completions of the timed steps.
+
+    Raises:
+        Missing: there is no timed step.
+    """
+    if not len(run.timed):
+        raise Missing("no step was timed")
+    return len(run.timed) * need(run.manifest, "derived", "optimizer_batch")
+
+
 def _model_flops(run: Frames) -> tuple[float, float]:
     """Model FLOPs of the timed steps, sampling and training, all devices together: 2 a parameter and token forward, twice that
     backward, attention's two products over half a square (2204.02311, appendix B). Neither recomputation nor scoring counts."""
     work = need(run.manifest, "work")
-    tokens, count = timed_sum(run, "tokens"), len(run.timed) * need(run.manifest, "derived", "optimizer_batch")
+    tokens, count = timed_sum(run, "tokens"), _timed_completions(run)
     passes = need(run.manifest, "recipe", "grpo").get("num_iterations") or 1
     length = tokens * passes / count
     forward = tokens * (2 * work["parameters"] + work["attention_flops"] * length)
@@ -189,10 +200,10 @@ def _roofline_share(run):
     peak = _peak(run)
     if not peak:
         return None
-    work, steps = need(run.manifest, "work"), run.timed
+    work = need(run.manifest, "work")
     engines, size = work["engines"], work["tensor_parallel"]
     sampled, tokens = timed_sum(run, "completion_tokens"), timed_sum(run, "tokens")
-    count = len(steps) * need(run.manifest, "derived", "optimizer_batch")
+    count = _timed_completions(run)
     prompt, completion = (tokens - sampled) / count, sampled / count
     longest = timed_sum(run, "max_completion_tokens")
     cache = sampled / engines * (prompt + completion / 2) * work["kv_bytes_per_token"]

@@ -2,7 +2,8 @@
 
     python benchmarks/fit_memory.py            # results/memory_h200/table.md, and launch/fitted.json
 
-The half is drawn by the seed in benchmarks/measure_memory.yaml. Left out: configurations that were not measured.
+The half is drawn by the seed in benchmarks/measure_memory.yaml. What benchmarks/bench_gpu.py measured for its own sake
+(results/h200/bench) is held out too: no constant has seen it. Left out: configurations that were not measured, and repeats.
 """
 
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import bench_gpu  # noqa: E402
 from benchmarks.inputs import MODELS  # noqa: E402
 from benchmarks.measure_memory import configurations, recipe  # noqa: E402
 from launch import memory, roofline  # noqa: E402
@@ -21,20 +23,32 @@ from launch.shapes import KNOWN  # noqa: E402
 from record import write_json  # noqa: E402
 
 RESULTS = ROOT / "results" / "memory_h200"
+BENCH = ROOT / "results" / "h200" / "bench"
+# This run's engine had a cache of a fixed size (COLOCATE_KV_CACHE_BYTES). Here it is as a share of the device, with the
+# engine's weights and workspace: what vLLM would have been told to take for the same.
+UTILIZATION = {"offload_7b/colocate_8-r0": 0.137}
 NAMES = {"generation": "generate", "forward and backward": "forward_backward", "optimizer step": "optimizer"}
 GIB = memory.GIB
 
 
 def rows() -> list[dict]:
     """The measured configurations, each with its resolved recipe and its model's shape."""
+    campaign = {RESULTS / f"{name}.json": (item, recipe) for name, item in configurations().items()}
+    bench = {
+        BENCH / f"{name}.json": (item | {"half": "held_out"}, bench_gpu.recipe)
+        for name, item in bench_gpu.configurations().items()
+        if item["repeat"] == 0
+    }
     found = []
-    for name, item in configurations().items():
-        path = RESULTS / f"{name}.json"
-        if not path.exists():
+    for path, (item, recipe_of) in (campaign | bench).items():
+        row = json.loads(path.read_text()) if path.exists() else {"status": "not measured"}
+        if row["status"] != "finished":
             continue
-        row = json.loads(path.read_text())
-        row["recipe"] = resolve(recipe(item, Path("/model"), Path("/data")), name, name)
-        row["shape"], row["half"], row["item"] = KNOWN[MODELS[item["shape"]]], item["half"], item
+        row["recipe"] = resolve(recipe_of(item, Path("/model"), Path("/data")), path.stem, path.stem)
+        if row["name"] in UTILIZATION:
+            row["recipe"]["grpo"]["vllm_gpu_memory_utilization"] = UTILIZATION[row["name"]]
+        row["item"] = item | {"utilization": row["recipe"]["grpo"].get("vllm_gpu_memory_utilization")}
+        row["shape"], row["half"] = KNOWN[MODELS[item["shape"]]], item["half"]
         found.append(row)
     return found
 

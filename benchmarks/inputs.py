@@ -28,7 +28,7 @@ def shipped_recipe(item: dict) -> dict:
 
 def on_one_gpu(item: dict, model: Path, data: Path) -> dict:
     """The shape's own recipe with a random model, our prompts and one rank, without what it does for speed beyond TRL's
-    own defaults (generation_kwargs, speedups); it neither saves nor shuffles.
+    own defaults (generation_kwargs, liger-kernel, speedups); it neither saves nor shuffles.
 
     Args:
         item: `shape`, `arm`, `prompt` (tokens), `dtype`, `accelerate`, and `gpu` where it is not an H200.
@@ -41,7 +41,8 @@ def on_one_gpu(item: dict, model: Path, data: Path) -> dict:
     content["cluster"] = {"nodes": 1, "gpus_per_node": 1, "gpu": item.get("gpu", "H200-141GB")}
     content["accelerate"] = item["accelerate"]
     content.pop("speedups", None)
-    for name in ("num_train_epochs", "save_steps", "save_total_limit", "generation_batch_size", "generation_kwargs"):
+    for name in ("num_train_epochs", "save_steps", "save_total_limit", "generation_batch_size", "generation_kwargs",
+                 "use_liger_kernel"):  # fmt: skip
         content["grpo"].pop(name, None)
     content["grpo"] |= {"shuffle_dataset": False, "save_strategy": "no"}
     content["sources"] = dict.fromkeys(SOURCED, "ours: benchmarks/")

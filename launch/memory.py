@@ -53,7 +53,8 @@ def states(recipe: dict, shape: dict) -> dict[str, float]:
 
     Data parallel: PyTorch's Adam keeps two states in the weights' precision, gradients are dropped after the step, and with
     several ranks DDP's buckets stay: a second copy of the gradients (reducer.cpp, gradient_as_bucket_view is off). ZeRO: 4
-    bytes of master weight and 8 of Adam a parameter, sharded (section 3.1: K = 12); stage 3 also keeps a shard of gradients.
+    bytes of master weight and 8 of Adam a parameter, sharded (section 3.1: K = 12); stage 3 also keeps a shard of gradients,
+    in host memory if the optimizer is there (stage3.py, grad_partitions_flat_buffer).
     """
     count, ranks = parameters(shape), derive(recipe)["ranks"]
     stage, offload = zero(recipe)
@@ -67,18 +68,23 @@ def states(recipe: dict, shape: dict) -> dict[str, float]:
     elif not offload:
         held["optimizer"] = 12 * shard
         held["gradients"] = 2 * shard if stage == 3 else 0
-    else:
-        held["gradients"] = 2 * shard
     if recipe["grpo"]["beta"]:
         held["reference"] = held["parameters"]
     return held
 
 
-def layer_bytes_per_token(shape: dict) -> float:
+def layer_bytes_per_token(shape: dict, liger: bool = False) -> float:
     """Activations that one layer keeps for its backward pass: four tensors of the gated MLP's width in bfloat16 (gate, up,
     silu and product: 8 bytes), and a fitted number for all that has the hidden width (2205.05198, section 4.1, with its own
-    layers' dtypes and no dropout). Scaled-dot-product attention keeps no scores."""
-    return 8 * shape["intermediate_size"] + FITTED["hidden_bytes"] * shape["hidden_size"]
+    layers' dtypes and no dropout). Scaled-dot-product attention keeps no scores.
+
+    liger-kernel (0.8.5, ops/) computes silu again, keeps of each of the two norms its bfloat16 input and not a float32 copy
+    with the normalised rows (4 bytes less), and of the rotary embedding neither queries and keys nor their rotated halves.
+    """
+    if not liger:
+        return 8 * shape["intermediate_size"] + FITTED["hidden_bytes"] * shape["hidden_size"]
+    rotated = 1 + shape["num_key_value_heads"] / shape["num_attention_heads"]
+    return 6 * shape["intermediate_size"] + (FITTED["hidden_bytes"] - 8 - 4 * rotated) * shape["hidden_size"]
 
 
 def forward_backward(recipe: dict, shape: dict) -> dict[str, float]:
@@ -94,8 +100,9 @@ def forward_backward(recipe: dict, shape: dict) -> dict[str, float]:
     tokens = grpo["per_device_train_batch_size"] * derive(recipe)["max_sequence_tokens"]
     layers, hidden = shape["num_hidden_layers"], shape["hidden_size"]
     element = 2 if recipe["model"]["dtype"] == "bfloat16" else 4
-    one_layer = tokens * (layer_bytes_per_token(shape) + 6 * shape["intermediate_size"])  # and its gradients on the way
-    kept = layers * tokens * (2 * hidden if grpo["gradient_checkpointing"] else layer_bytes_per_token(shape))
+    layer = layer_bytes_per_token(shape, bool(grpo.get("use_liger_kernel")))
+    one_layer = tokens * (layer + 6 * shape["intermediate_size"])  # and its gradients on the way
+    kept = layers * tokens * (2 * hidden if grpo["gradient_checkpointing"] else layer)
     gradients = {0: element * count, 1: element * count, 2: 2 * count / ranks, 3: 0.0}[stage]
     untied = 0 if shape.get("tie_word_embeddings") else head_bytes(shape)
     copies = 2 * count if element == 4 and grpo["bf16"] else 0
@@ -104,7 +111,8 @@ def forward_backward(recipe: dict, shape: dict) -> dict[str, float]:
         "activations": kept + (one_layer if grpo["gradient_checkpointing"] else 0) + copies,
         "head": head_bytes(shape),
     }
-    begins["gradients"] = 0.0
+    # with one rank and several micro-batches, those of the micro-batches before
+    begins["gradients"] = gradients if stage == 0 and ranks == 1 and grpo["gradient_accumulation_steps"] > 1 else 0.0
     ends = {"activations": one_layer, "head": 0.0, "gradients": max(gradients - untied, 0)}
     if stage == 0 and gradients > ends["activations"] + ends["gradients"]:
         ends = {"activations": 0.0, "head": 0.0, "gradients": gradients}
@@ -167,10 +175,11 @@ def engine(recipe: dict, shape: dict, visible_bytes: float, utilization: float) 
 
 
 def host_bytes(recipe: dict, shape: dict) -> float:
-    """Host memory of a node: 12 bytes a parameter of offloaded optimizer and 4 of its gradients, pinned (ZeRO-Offload), and
-    some 5 GiB a rank for Python, CUDA and the libraries (seen: 3 to 12 GiB of resident memory)."""
+    """Host memory of a node: 12 bytes a parameter of offloaded optimizer, 2 of its pinned gradients and 4 of their float32
+    copies (stage3.py, _create_fp32_partitions and grad_partitions_flat_buffer), and some 5 GiB a rank for Python, CUDA and
+    the libraries (seen: 3 to 12 GiB of resident memory)."""
     derived, cluster = derive(recipe), recipe["cluster"]
-    offloaded = 16 * parameters(shape) / derived["ranks"] if zero(recipe)[1] else 0.0
+    offloaded = 18 * parameters(shape) / derived["ranks"] if zero(recipe)[1] else 0.0
     return cluster["gpus_per_node"] * (offloaded + 5 * GIB)
 
 
