@@ -102,7 +102,8 @@ def test_what_a_run_records_of_its_model_gives_the_planners_operations(tmp_path,
 
 
 def test_what_was_added_to_the_memory_measurements_follows_from_their_shapes_and_records():
-    measured = rows()
+    measured = [row for row in rows() if (RESULTS / f"{row['name']}.json").exists()]  # and not those of the benchmark
+    assert len(measured) >= 20
     with tarfile.open(RESULTS / "records.tar.gz") as archive:
         for row in measured:
             model = {"path": MODELS[row["item"]["shape"]], "revision": None}
@@ -111,7 +112,8 @@ def test_what_was_added_to_the_memory_measurements_follows_from_their_shapes_and
             lines = map(json.loads, archive.extractfile(f"{row['name']}/metrics.jsonl"))
             longest = [line["completions/max_length"] for line in lines if line["split"] == "train"]
             assert [step["max_completion_tokens"] for step in row["steps"]] == longest
-    utilization = load(RESULTS).runs["training_mfu"]
+    found = load(RESULTS).runs
+    utilization = found.loc[found["status"] == "finished", "training_mfu"]
     assert utilization.notna().all()
     assert utilization.between(0.05, 0.7).all(), "between a GPU that waits and more than any training reaches"
 

@@ -31,9 +31,10 @@ def test_zero2_keeps_the_parameters_whole():
 
 def test_offload_leaves_no_optimizer_on_the_gpu_and_takes_it_from_the_host():
     offload, kept = recipe_with("accelerate=zero3_offload"), recipe_with("accelerate=zero3")
-    assert memory.states(offload, QWEN_7B)["optimizer"] == 0
+    held = memory.states(offload, QWEN_7B)
+    assert held["optimizer"] == held["gradients"] == 0
     more = memory.host_bytes(offload, QWEN_7B) - memory.host_bytes(kept, QWEN_7B)
-    assert more == pytest.approx(16 * parameters(QWEN_7B))
+    assert more == pytest.approx(18 * parameters(QWEN_7B))
 
 
 def test_a_reference_model_is_a_second_set_of_parameters():
@@ -50,8 +51,28 @@ def test_checkpointing_trades_the_layers_activations_for_their_inputs():
     kept = memory.forward_backward(recipe_with("grpo.gradient_checkpointing=false"), QWEN_7B)["activations"]
     checkpointed = memory.forward_backward(recipe_with(), QWEN_7B)["activations"]
     tokens = 14 * (512 + 1024)
-    assert kept == pytest.approx(28 * tokens * memory.layer_bytes_per_token(QWEN_7B))
+    assert kept == pytest.approx(28 * tokens * memory.layer_bytes_per_token(QWEN_7B, liger=True))
     assert checkpointed < kept / 5
+
+
+def test_liger_kernel_keeps_less_for_the_backward_pass():
+    plain, less = (memory.layer_bytes_per_token(QWEN_7B, liger) for liger in (False, True))
+    assert 0.5 * plain < less < 0.8 * plain
+
+
+def test_one_rank_keeps_the_gradients_of_earlier_micro_batches():
+    one_gpu = [
+        "cluster.gpus_per_node=1",
+        "accelerate=ddp",
+        "grpo.generation_batch_size=14",
+        "grpo.gradient_checkpointing=false",
+    ]
+    whole = memory.forward_backward(recipe_with(*one_gpu), QWEN_7B)
+    parts = memory.forward_backward(
+        recipe_with(*one_gpu, "grpo.per_device_train_batch_size=7", "grpo.gradient_accumulation_steps=2"), QWEN_7B
+    )
+    assert (whole["gradients"], parts["gradients"]) == (0, 2 * parameters(QWEN_7B))
+    assert parts["activations"] == pytest.approx(whole["activations"] / 2)
 
 
 def test_sleep_mode_frees_the_engines_share_while_training_and_not_while_sampling():
