@@ -93,12 +93,15 @@ def extract_logprobs(all_outputs):
     """TRL's function of this name (trl/generation/vllm_generation.py, 1.16.0) for flat log-probabilities of the sampled token.
 
     Returns:
-        log-probabilities and token ids, each (completions, tokens, 1); a log-probability is None where vLLM has NaN.
+        log-probabilities and token ids, each (completions, tokens, 1); a log-probability is None where vLLM has NaN. Both are
+        None where none were asked for.
     """
     values, ids = [], []
     for output in all_outputs:
         for completion in output.outputs:
             flat = completion.logprobs
+            if flat is None:
+                return None, None
             values.append([[None if math.isnan(value) else value] for value in flat.logprobs])
             ids.append([[token] for token in flat.token_ids])
     return values, ids
