@@ -1,5 +1,5 @@
-"""What a step costs on one GPU: the arms against each other, and the tuned recipe against TRL's defaults, each run through
-this project's own launcher.
+"""What a step costs on the GPUs of a machine: the arms against each other, and the tuned recipe against TRL's defaults,
+each run through this project's own launcher.
 
     python benchmarks/bench_gpu.py --suite tuned_1.5b arms_1.5b              # all of these that have not finished yet
     python benchmarks/bench_gpu.py --suite tuned_7b --gpu 1 --seconds 500    # beside another, on the second GPU
@@ -7,7 +7,16 @@ this project's own launcher.
     python benchmarks/bench_gpu.py --table results/h200/bench                # the table of what has been measured
 
 The suites are in bench_gpu.yaml. Models are random, at the true 1.5B and 7B shapes: the times say what hardware and code do,
-and nothing of learning. Repeats are interleaved, forth and back. Left out: several GPUs for one run, the server arm.
+and nothing of learning. Repeats are interleaved, forth and back.
+
+Two GPUs and more (`make bench-multi-gpu GPUS=2` runs it all, with benchmarks/kill_gpu.py):
+
+    python benchmarks/bench_gpu.py --gpu 0,1 --suite pair_1.5b --seconds 560      # colocate against server: 1 serves, 1 trains
+    python benchmarks/bench_gpu.py --gpu 0,1,2,3 --set gpus=4 --suite pair_1.5b   # the same suite on 4: 1 serves, 3 train
+    python benchmarks/bench_gpu.py --table results/multi_gpu/2                    # throughput three ways, idle shares
+
+All arms of a suite get the same completions a step, by the project's rule for pairs (launch/pair.py): where the ranks cannot
+share the suite's number, the nearest that they can. An item that needs more GPUs than --gpu names is said and left out.
 """
 
 from __future__ import annotations
@@ -15,6 +24,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import math
 import os
 import sys
 import time
@@ -27,7 +37,15 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.bench_table import table  # noqa: E402
 from benchmarks.campaign import Campaign  # noqa: E402
-from benchmarks.inputs import make_data, make_models, model_name, on_one_gpu, shipped_recipe  # noqa: E402
+from benchmarks.inputs import (  # noqa: E402
+    make_data,
+    make_models,
+    model_name,
+    on_one_node,
+    shipped_recipe,
+    training_ranks,
+)
+from launch.check_values import VLLM_ARMS  # noqa: E402
 from launch.recipe import apply_overrides, grpo_arguments  # noqa: E402
 
 CONTENT = YAML(typ="safe").load(Path(__file__).with_suffix(".yaml").read_text())
@@ -37,17 +55,39 @@ SPEED = ("per_device_train_batch_size", "gradient_checkpointing", "gradient_chec
          "use_liger_kernel", "generation_kwargs", "vllm_gpu_memory_utilization")  # fmt: skip
 
 
-def configurations() -> dict[str, dict]:
-    """SUITE/ITEM-rREPEAT -> every setting, suite by suite, in the order of running."""
+def configurations(changes: dict | None = None) -> dict[str, dict]:
+    """SUITE/ITEM-rREPEAT -> every setting, suite by suite, in the order of running.
+
+    Args:
+        changes: settings of every item, over those of the YAML file.
+    """
     found = {}
     for suite, content in CONTENT["suites"].items():
-        items = list((content.get("items") or _ladder(content["ladder"])).items())
+        given = content.get("items") or _ladder(content["ladder"])
+        defaults, last = CONTENT["defaults"] | content.get("common", {}), changes or {}
+        items = _sharing({name: _placed(defaults | own | last) for name, own in given.items()})
         for repeat in range(content["repeats"]):
-            for position, (name, given) in list(enumerate(items))[:: -1 if repeat % 2 else 1]:
-                settings = CONTENT["defaults"] | content.get("common", {}) | given
+            for position, (name, settings) in list(enumerate(items.items()))[:: -1 if repeat % 2 else 1]:
                 place = {"suite": suite, "item": name, "repeat": repeat, "position": position}
                 found[f"{suite}/{name}-r{repeat}"] = settings | place
     return found
+
+
+def _placed(item: dict) -> dict:
+    """The item with as many GPUs as its engine, and a rank beside its server, need at least."""
+    least = item["tp"] + 1 if item["arm"] == "server" else item["tp"]
+    return item | {"gpus": max(item["gpus"], least)}
+
+
+def _sharing(items: dict[str, dict]) -> dict[str, dict]:
+    """A suite's items with batches that the ranks of every arm on equally many GPUs can share, whole groups over all of them:
+    the nearest to what was asked for."""
+    shared = {}
+    for name, item in items.items():
+        ranks = {training_ranks(other) for other in items.values() if other["gpus"] == item["gpus"]}
+        unit = math.lcm(GENERATIONS, *ranks)
+        shared[name] = item | {"batch": max(1, round(item["batch"] / unit)) * unit}
+    return shared
 
 
 def _ladder(levers: list[str]) -> dict[str, dict]:
@@ -56,8 +96,8 @@ def _ladder(levers: list[str]) -> dict[str, dict]:
 
 
 def recipe(item: dict, model: Path, data: Path) -> dict:
-    """The recipe of an item: its shape's and arm's own, on one GPU, with the speed settings of its variant."""
-    content = on_one_gpu(item, model, data)
+    """The recipe of an item: its shape's and arm's own, on its GPUs, with the speed settings of its variant."""
+    content = on_one_node(item, model, data)
     levers = [] if item["variant"] == "default" else item["variant"]
     grpo, tuned = content["grpo"], _speed_of_recipe(item) if "tuned" in levers else {}
     for name in SPEED:
@@ -70,8 +110,10 @@ def recipe(item: dict, model: Path, data: Path) -> dict:
         "max_steps": item["warm_up"] + item["steps"], "num_generations": GENERATIONS,
         "max_completion_length": item["completion"],
     }  # fmt: skip
+    if item["arm"] in VLLM_ARMS:
+        grpo["vllm_max_model_length"] = item["prompt"] + item["completion"]
     if item["arm"] == "colocate":
-        grpo |= {"vllm_max_model_length": item["prompt"] + item["completion"], "vllm_enable_sleep_mode": item["sleep"]}
+        grpo["vllm_enable_sleep_mode"] = item["sleep"]
     if item.get("gpu") == "cpu" and item["arm"] == "continuous_batching":
         grpo["transformers_continuous_batching_config"] = {
             "block_size": 16,
@@ -88,9 +130,10 @@ def recipe(item: dict, model: Path, data: Path) -> dict:
     if not grpo["gradient_checkpointing"]:
         grpo.pop("gradient_checkpointing_kwargs", None)
         content["sources"].pop("grpo.gradient_checkpointing_kwargs", None)
-    largest = min(grpo["per_device_train_batch_size"], item["batch"])
-    grpo["per_device_train_batch_size"] = next(size for size in range(largest, 0, -1) if item["batch"] % size == 0)
-    grpo["gradient_accumulation_steps"] = item["batch"] // grpo["per_device_train_batch_size"]
+    share = item["batch"] // training_ranks(item)  # of a rank, in completions
+    largest = min(grpo["per_device_train_batch_size"], share)
+    grpo["per_device_train_batch_size"] = next(size for size in range(largest, 0, -1) if share % size == 0)
+    grpo["gradient_accumulation_steps"] = share // grpo["per_device_train_batch_size"]
     return content
 
 
@@ -111,32 +154,52 @@ def resolved(item: dict) -> dict:
 
 
 def chosen(arguments) -> dict[str, dict]:
-    """The configurations that are asked for and have not finished yet."""
+    """The configurations that are asked for and that the GPUs of --gpu can carry."""
+    given = len((arguments.gpu or "0").split(","))
 
     def asked(name: str, item: dict) -> bool:
         patterns = arguments.only or ["*"]
         matches = any(fnmatch.fnmatch(text, each) for each in patterns for text in (name, name.rpartition("-r")[0]))
         return matches and (not arguments.suite or item["suite"] in arguments.suite)
 
-    def finished(name: str) -> bool:
-        file = arguments.out / f"{name}.json"
-        return file.exists() and json.loads(file.read_text())["status"] == "finished"
-
     changes = {key: YAML(typ="safe").load(value) for key, _, value in (item.partition("=") for item in arguments.set)}
-    named = {name: item | changes for name, item in configurations().items() if asked(name, item)}
+    named = {name: item for name, item in configurations(changes).items() if asked(name, item)}
     if not arguments.suite and not arguments.only:
-        named = {name: item for name, item in named.items() if item.get("gpu") != "cpu"}
+        named = {name: item for name, item in named.items() if item.get("gpu") != "cpu" and item["gpus"] == given}
+    for name, item in list(named.items()):
+        if item.get("gpu") != "cpu" and item["gpus"] > given:
+            print(f"{name:34} not run: needs {item['gpus']} GPUs, and --gpu names {given}", flush=True)
+            del named[name]
     suites = arguments.suite or list(CONTENT["suites"])  # in the order asked for
-    ordered = sorted(named.items(), key=lambda pair: suites.index(pair[1]["suite"]))
-    return {name: resolved(item) for name, item in ordered if not finished(name)}
+    return {
+        name: resolved(item) for name, item in sorted(named.items(), key=lambda pair: suites.index(pair[1]["suite"]))
+    }
+
+
+def unfinished(items: dict[str, dict], out: Path) -> dict[str, dict]:
+    """Those without a row of a finished run.
+
+    Raises:
+        ValueError: a row is of the same item on another number of GPUs.
+    """
+    left = {}
+    for name, item in items.items():
+        row = json.loads(file.read_text()) if (file := out / f"{name}.json").exists() else None
+        if row and row["settings"].get("gpus", 1) != item["gpus"]:
+            raise ValueError(f"{file} is of {row['settings'].get('gpus', 1)} GPUs, not {item['gpus']}: another --out")
+        if row is None or row["status"] != "finished":
+            left[name] = item
+    return left
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "h200" / "bench")
+    parser.add_argument(
+        "--out", type=Path, help="default: results/h200/bench, and results/multi_gpu/N for runs on N GPUs"
+    )
     parser.add_argument("--work", type=Path, default=Path("/tmp/bench_gpu"), help="models, data, runs and logs")
     parser.add_argument("--device", default="cuda", help="where the random models are made")
-    parser.add_argument("--gpu", type=int, help="its index, for CUDA_VISIBLE_DEVICES; two campaigns take one each")
+    parser.add_argument("--gpu", help="indices, such as 0,1, for CUDA_VISIBLE_DEVICES; two campaigns take one each")
     parser.add_argument(
         "--suite", nargs="*", choices=list(CONTENT["suites"]), help="in this order; by default all on GPUs"
     )
@@ -154,13 +217,18 @@ def main() -> int:
         (arguments.table / "table.md").write_text(text)
         print(text, end="")
         return 0
-    arguments.out, work = arguments.out.resolve(), arguments.work.resolve()
-    items = chosen(arguments)
+    work, items = arguments.work.resolve(), chosen(arguments)
+    most = max((item["gpus"] for item in items.values()), default=1)
+    out = arguments.out or ROOT / "results" / ("h200/bench" if most == 1 else f"multi_gpu/{most}")
+    try:
+        items = unfinished(items, out.resolve())
+    except ValueError as error:
+        parser.error(str(error))
     if arguments.list:
         print("\n".join(f"{item['seconds']:5} s  {name}" for name, item in items.items()))
         return 0
     if arguments.gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(arguments.gpu)
+        os.environ["CUDA_VISIBLE_DEVICES"] = arguments.gpu
     begun = time.monotonic()
     make_models({(item["shape"], item["mean"]) for item in items.values()}, work / "models", arguments.device)
     for tokens in sorted({item["prompt"] for item in items.values()}):
@@ -175,10 +243,12 @@ def main() -> int:
 
     def added(name: str) -> dict:
         changes = "".join(f" --set {change}" for change in arguments.set)
-        return {"command": f"python benchmarks/bench_gpu.py --only {name}{changes}", "commit": arguments.commit}
+        gpus = f" --gpu {arguments.gpu}" if items[name]["gpus"] > 1 else ""
+        command = f"python benchmarks/bench_gpu.py --only {name}{gpus}{changes}"
+        return {"command": command, "commit": arguments.commit}
 
     place = work / f"gpu{arguments.gpu or 0}"
-    lines = Campaign(recipe_of, arguments.out, place, added).measure(items, arguments.seconds - taken)
+    lines = Campaign(recipe_of, out.resolve(), place, added).measure(items, arguments.seconds - taken)
     print(f"\n{time.monotonic() - begun:.0f} s\n" + "\n".join(lines))
     return 0
 

@@ -1,8 +1,7 @@
-"""Many runs of this project's own launcher on one GPU, one after the other, each with a row of what it came to.
+"""Many runs of this project's own launcher, one after the other, each with a row of what it came to.
 
-benchmarks/measure_memory.py and benchmarks/bench_gpu.py say what is run; here is the loop, in which the next configurations
-import their libraries while one has the GPU (benchmarks/staged_run.py). One that fails is a row with its cause. Left out:
-runs on several GPUs.
+benchmarks/measure_memory.py and benchmarks/bench_gpu.py say what is run; here is the loop, in which the next configurations on
+one GPU import their libraries while one has it (benchmarks/staged_run.py). One that fails is a row with its cause.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
 
 
 def summary(folder: RunFolder | None) -> dict:
-    """What a run's record says of memory and time: peaks and seconds of each phase, over all steps and by step."""
+    """What a run's record says of memory and time: peaks over all ranks and rank 0's seconds of each phase, by step."""
     if folder is None:
         return {"status": "no record", "cause": "the launcher refused it"}
     manifest = folder.manifest()
@@ -32,23 +31,42 @@ def summary(folder: RunFolder | None) -> dict:
         "derived": manifest["derived"], "work": manifest["work"], "git": manifest["git"], "data": manifest.get("data"),
         "hardware": manifest.get("hardware"), "packages": manifest.get("packages"), "overrides": manifest["overrides"],
     }  # fmt: skip
-    phases = read_lines(folder.phases_path(0))[0] if folder.phases_path(0).exists() else []
     result["phases"] = {}
-    for row in phases:
-        where = result["phases"].setdefault(row["phase"], {}).setdefault(str(row["step"]), {"seconds": 0.0})
-        where["seconds"] += row["seconds"]
-        for name in PEAKS:
-            seen = [value for value in (where.get(name), row.get(name)) if value is not None]
-            where[name] = max(seen, default=None)
+    for rank in range(manifest["derived"]["ranks"]):
+        path = folder.phases_path(rank)
+        for row in read_lines(path)[0] if path.exists() else []:
+            where = result["phases"].setdefault(row["phase"], {}).setdefault(str(row["step"]), {"seconds": 0.0})
+            where["seconds"] += 0.0 if rank else row["seconds"]
+            for name in PEAKS:
+                seen = [value for value in (where.get(name), row.get(name)) if value is not None]
+                where[name] = max(seen, default=None)
     metrics = read_lines(folder.metrics_path)[0] if folder.metrics_path.exists() else []
     wanted = {"step": "step", "seconds": "seconds", "tokens": "tokens", "completion_tokens": "completion_tokens",
-              "max_completion_tokens": "completions/max_length"}  # fmt: skip
+              "max_completion_tokens": "completions/max_length", "sentinel_level": "sentinel/level",
+              "sentinel_limit": "sentinel/limit"}  # fmt: skip
     result["steps"] = [
         {key: row.get(name) for key, name in wanted.items()} for row in metrics if row["split"] == "train"
     ]
     events = read_lines(folder.events_path)[0] if folder.events_path.exists() else []
     result["events"] = {row["event"]: row["seconds"] for row in events}
     return result
+
+
+def figures(folder: RunFolder, warm_up_steps: int) -> dict:
+    """What `launch compare` says of a run, from the records of all its ranks and its server: throughput in three readings and
+    the idle shares (analysis/metrics.py), and how near the sentinel came to its limit, all of the steps after the warm-up.
+    `figures_missing` names what the record does not hold, or why there are none at all."""
+    try:
+        from analysis.compare import FIGURES
+        from analysis.frames import read_frames
+        from analysis.metrics import measure
+
+        tables, first = read_frames(folder.path), max(warm_up_steps, 1)
+        tables.steps, tables.phases = (each[each["step"] > first] for each in (tables.steps, tables.phases))
+        values, missing = measure(tables, (*FIGURES, "sentinel_nearest"))
+    except Exception as error:  # of a run that ended before its first step, say: its row is worth more than its figures
+        values, missing = {}, {"all": f"{type(error).__name__}: {error}"}
+    return {"figures": values, "figures_missing": missing}
 
 
 def engine_lines(logs: Path) -> list[str]:
@@ -80,7 +98,7 @@ class Campaign:
 
     Args:
         recipe: a configuration's settings -> its recipe. The loop itself reads `seconds`, a guess, for the budget,
-            and `limit_seconds`, after which a run is stopped: twice the guess where it is not given.
+            `limit_seconds`, after which a run is stopped: twice the guess where it is not given; and `gpus` (1).
         out: where a configuration's row goes, as NAME.json.
         work: recipes, runs and logs; two campaigns at a time need two.
         added: more fields for every row, by name.
@@ -97,7 +115,8 @@ class Campaign:
         file = self.work / f"{stem}.yaml"
         file.write_text(json.dumps(self.recipe(item), indent=1))  # JSON is YAML
         command = [sys.executable, "-m", "launch", "run", str(file), "--runs", str(self.work / "runs")]
-        return StagedRun(name, command, self.work / "runs" / stem, self.work / f"{stem}.log")
+        early = item.get("gpus", 1) == 1
+        return StagedRun(name, command, self.work / "runs" / stem, self.work / f"{stem}.log", early)
 
     def conclude(self, run: StagedRun, item: dict, idle: dict | None, stopped: bool) -> dict:
         """Waits for the launcher and writes the configuration's row."""
@@ -107,6 +126,8 @@ class Campaign:
         result = {"name": run.name, "settings": item, "exit_code": code, "gpu_seconds": round(run.gpu_seconds, 1),
                   "host_resident_bytes": run.resident_bytes, "idle_device": idle}  # fmt: skip
         result |= summary(folder) | self.added(run.name)
+        if folder and item.get("gpus", 1) > 1:
+            result |= figures(folder, item.get("warm_up", 0))
         if stopped:
             result |= {"status": "failed", "cause": f"stopped after {run.gpu_seconds:.0f} seconds"}
         result["engine_lines"] = engine_lines(folder.logs_path) if folder else []

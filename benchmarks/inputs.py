@@ -1,4 +1,4 @@
-"""What the runs on one GPU are given: random models at true shapes, prompts of known lengths, and the recipe around them."""
+"""What measured runs are given: random models at true shapes, prompts of known lengths, and the recipe around them."""
 
 import json
 import os
@@ -26,25 +26,36 @@ def shipped_recipe(item: dict) -> dict:
     return YAML(typ="safe").load((ROOT / f"recipes/qwen{shape}_{item['arm']}.yaml").read_text())
 
 
-def on_one_gpu(item: dict, model: Path, data: Path) -> dict:
-    """The shape's own recipe with a random model, our prompts and one rank, without what it does for speed beyond TRL's
-    own defaults (generation_kwargs, liger-kernel, speedups); it neither saves nor shuffles.
+def training_ranks(item: dict) -> int:
+    """The GPUs of an item that train: all, or those that its server leaves."""
+    return item.get("gpus", 1) - (item.get("tp", 1) if item["arm"] == "server" else 0)
+
+
+def on_one_node(item: dict, model: Path, data: Path) -> dict:
+    """The shape's own recipe with a random model, our prompts and the item's GPUs, without what it does for speed beyond
+    TRL's own defaults (generation_kwargs, liger-kernel, speedups); it neither saves nor shuffles.
 
     Args:
-        item: `shape`, `arm`, `prompt` (tokens), `dtype`, `accelerate`, and `gpu` where it is not an H200.
+        item: `shape`, `arm`, `prompt` (tokens), `dtype`, `accelerate`; `gpu` where it is not an H200; `gpus` (1), all that the
+            run holds, and `tp` (1), those over which an engine is split; in the server arm these serve and the others train.
     """
-    content = shipped_recipe(item)
+    content, size = shipped_recipe(item), item.get("tp", 1)
     content["model"] |= {"path": str(model), "dtype": item["dtype"]}
     content["data"] |= {"path": str(data), "config": None, "revision": None, "system_prompt": "tiny_boxed",
                         "max_prompt_tokens": item["prompt"]}  # fmt: skip
     content["rewards"] = {"accuracy_boxed": 1.0}
-    content["cluster"] = {"nodes": 1, "gpus_per_node": 1, "gpu": item.get("gpu", "H200-141GB")}
+    content["cluster"] = {"nodes": 1, "gpus_per_node": training_ranks(item), "gpu": item.get("gpu", "H200-141GB")}
+    if item["arm"] == "server":
+        content["cluster"]["server"] = {"nodes": 1, "gpus_per_node": size, "on_training_node": True,
+                                        "tensor_parallel_size": size}  # fmt: skip
     content["accelerate"] = item["accelerate"]
     content.pop("speedups", None)
     for name in ("num_train_epochs", "save_steps", "save_total_limit", "generation_batch_size", "generation_kwargs",
                  "use_liger_kernel"):  # fmt: skip
         content["grpo"].pop(name, None)
     content["grpo"] |= {"shuffle_dataset": False, "save_strategy": "no"}
+    if item["arm"] == "colocate":
+        content["grpo"]["vllm_tensor_parallel_size"] = size
     content["sources"] = dict.fromkeys(SOURCED, "ours: benchmarks/")
     return content
 

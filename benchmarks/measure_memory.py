@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.campaign import Campaign  # noqa: E402
-from benchmarks.inputs import make_data, make_models, on_one_gpu  # noqa: E402
+from benchmarks.inputs import make_data, make_models, on_one_node  # noqa: E402
 
 CAMPAIGN = Path(__file__).with_suffix(".yaml")
 GENERATIONS, STEPS = 4, 3
@@ -42,7 +42,7 @@ def configurations() -> dict[str, dict]:
 
 def recipe(item: dict, model: Path, data: Path) -> dict:
     """The recipe of a configuration: the shape's own, on one GPU, with the configuration's settings and without a save."""
-    content = on_one_gpu(item, model, data)
+    content = on_one_node(item, model, data)
     grpo = content["grpo"]
     grpo |= {
         "max_steps": STEPS, "num_generations": GENERATIONS,

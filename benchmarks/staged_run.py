@@ -17,20 +17,33 @@ ROOT = Path(__file__).resolve().parents[1]
 class StagedRun:
     """One configuration under the launcher. It may start while another still has the GPU: importing takes longer than
     anything else in so short a run. Its rank is then stopped (SIGSTOP) when its libraries are loaded, before it has touched the
-    GPU, and goes on when the GPU is free. So is its launcher, which would take a stopped rank for a fault."""
+    GPU, and goes on when the GPU is free. So is its launcher, which would take a stopped rank for a fault.
 
-    def __init__(self, name: str, command: list[str], folder: Path, log: Path):
-        self.name, self.folder = name, folder
+    Args:
+        early: it may. Not with several ranks, of which one alone says when it is at that border, nor with a server, which takes
+            its GPU before there are ranks: such a run starts when the GPUs are free, and has them until its launcher ends.
+    """
+
+    def __init__(self, name: str, command: list[str], folder: Path, log: Path, early: bool = True):
+        self.name, self.folder, self.early = name, folder, early
         self.began, self.resident_bytes, self.rank, self.paused = time.monotonic(), 0, None, False
         self.released, self.gpu_seconds = None, 0.0  # when it was given the GPU, and for how long
-        with open(log, "wb") as file:
+        self.launcher: subprocess.Popen | None = None
+        self._command, self._log = command, log
+        if early:
+            self._start()
+
+    def _start(self) -> None:
+        with open(self._log, "wb") as file:
             self.launcher = subprocess.Popen(
-                command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+                self._command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
                 env=os.environ | {"WANDB_MODE": "disabled", "VLLM_LOGGING_LEVEL": "INFO"},
             )  # fmt: skip
 
     def poll(self) -> None:
         """Looks for the rank, and stops it at its border if the GPU is not its own yet."""
+        if not self.early:
+            return
         if self.rank is None:
             self.rank = _rank(self.launcher.pid)
         elif self.released is None and not self.paused and self._loaded():
@@ -44,6 +57,8 @@ class StagedRun:
 
     def release(self) -> None:
         self.released = time.monotonic()
+        if self.launcher is None:
+            self._start()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -55,6 +70,8 @@ class StagedRun:
     def has_the_gpu(self) -> bool:
         if self.launcher.poll() is not None:
             return False
+        if not self.early:
+            return True
         try:
             return self.rank is None or self.rank.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
@@ -68,6 +85,8 @@ class StagedRun:
 
     def stop(self) -> None:
         """The launcher stops its ranks in order; what is left after 20 seconds is killed."""
+        if self.launcher is None:
+            return
         if self.released is None:
             self._go_on()
         self.launcher.send_signal(signal.SIGINT)
