@@ -199,6 +199,8 @@ def device(recipe: dict) -> Iterator[Problem]:
             "vLLM has no sleep mode without a GPU (cluster.gpu: cpu)",
             "set it to false",
         )
+    if on_cpu and grpo.get("use_liger_kernel"):
+        yield Problem("grpo.use_liger_kernel", True, "its kernels need a GPU, and cluster.gpu is cpu", "leave it out")
     batching = grpo.get("transformers_continuous_batching_config") or {}
     if on_cpu and _arm(recipe) == "continuous_batching" and not {"num_blocks", "max_batch_tokens"} <= set(batching):
         yield Problem(

@@ -132,6 +132,8 @@ def _grpo(content: dict, lost: list[str]) -> None:
         f"lengths: {COMPLETION_TOKENS} completion tokens for {grpo['max_completion_length']}; {STEPS} steps; "
         f"{group} completions a rank for {grpo['per_device_train_batch_size']}"
     )
+    if grpo.pop("use_liger_kernel", False):
+        lost.append("use_liger_kernel: liger-kernel's kernels need a GPU")
     for key in ("num_train_epochs", "generation_batch_size", "steps_per_generation"):
         grpo.pop(key, None)
     grpo.update(
