@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed-$(shell cat requirements/*.txt | sha256sum | cut 
 SHELL_SCRIPTS = $(shell git ls-files '*.sh' '*.sbatch') .ci/run
 TORCH := torch==2.13.0+cpu
 
-.PHONY: help tiny test lint check bench-rewards fuzz-rewards bench-analysis drills bench-memory bench-gpu report generated clean
+.PHONY: help tiny test lint check bench-rewards fuzz-rewards bench-analysis drills bench-memory bench-gpu bench-multi-gpu report generated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -46,6 +46,14 @@ bench-memory: ## peak memory of 30 configurations on one GPU (environment.yml), 
 bench-gpu: ## seconds of a step on one GPU (environment.yml): arms, batches, the tuned recipe against TRL's defaults, in pieces
 	$(PYTHON) benchmarks/bench_gpu.py
 	$(PYTHON) benchmarks/bench_gpu.py --table results/h200/bench
+
+GPUS ?= 2
+INDICES = $(shell seq -s, 0 $$(($(GPUS) - 1)))
+bench-multi-gpu: ## on GPUS=2 (4, 8) GPUs (environment.yml): colocate against server, ZeRO-3 with sleep, killed ranks; an hour
+	$(PYTHON) benchmarks/bench_gpu.py --gpu $(INDICES) --set gpus=$(GPUS) --suite pair_1.5b zero3_sleep_1.5b
+	-$(PYTHON) benchmarks/kill_gpu.py --gpu $(INDICES)
+	$(PYTHON) benchmarks/bench_gpu.py --gpu $(INDICES) --set gpus=$(GPUS) --suite pair_7b pair_batch_1.5b
+	$(PYTHON) benchmarks/bench_gpu.py --table results/multi_gpu/$(GPUS)
 
 report: $(INSTALLED) ## the report page of the committed records, runs/report.html: figures, tables, claims, provenance
 	$(BIN)/python -m analysis report

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-import pytest
 
 from analysis.load import Run, load_run
 from launch.recipe import ROOT
@@ -91,4 +90,6 @@ def wait_until(condition, seconds: float, what: str):
         if value := condition():
             return value
         time.sleep(0.1)
+    import pytest  # not where drills run beside a GPU
+
     pytest.fail(f"no {what} within {seconds} s")

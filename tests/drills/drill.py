@@ -39,7 +39,7 @@ class Job:
 
     def __init__(self, scenario: Scenario, runs: Path, environment: dict[str, str] | None = None):
         self.runs = runs
-        command = launch_command(RECIPES[scenario.layout], runs, OVERRIDES)
+        command = self.command(scenario)
         self.log = runs.parent / f"{runs.name}.log"
         with open(self.log, "ab") as log:
             self.launchers = [
@@ -48,6 +48,13 @@ class Job:
                     stderr=subprocess.STDOUT, start_new_session=True,
                 )
             ]  # fmt: skip
+
+    def command(self, scenario: Scenario) -> list[str]:
+        return launch_command(RECIPES[scenario.layout], self.runs, OVERRIDES)
+
+    def seen(self) -> dict:
+        """What else goes into the row when the struck run is over, before it is started again."""
+        return {}
 
     def rank(self, number: int) -> psutil.Process | None:
         for process in processes_of(self.runs):
@@ -142,8 +149,9 @@ def drill(scenario: Scenario, runs: Path, job_class=Job) -> dict:
     """Runs one drill below `runs`, which must be new. Returns its row; `shortfalls` names what was not as it should be."""
     runs.mkdir(parents=True)
     file = runs.parent / f"{runs.name}.moment"
+    search_path = [str(Path(__file__).parent / "moment"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
-        "PYTHONPATH": str(Path(__file__).parent / "moment"), "DRILL_FILE": str(file),
+        "PYTHONPATH": os.pathsep.join(search_path), "DRILL_FILE": str(file),
         "DRILL_PHASE": MOMENTS[scenario.moment] or "", "DRILL_STEP": str(STRUCK_STEP),
         "DRILL_RANK": str(struck_rank(scenario)),
     }  # fmt: skip
@@ -174,6 +182,7 @@ def drill(scenario: Scenario, runs: Path, job_class=Job) -> dict:
                 time.sleep(0.1)
         row["left_processes"] = [" ".join(process.cmdline())[:120] for process in job.left()]
         row["code"] = job.code()
+        row |= job.seen()
     finally:
         job.clear()
     output = job.log.read_text(errors="replace")
