@@ -78,12 +78,12 @@ class GpuJob(Job):
 
 
 def case_row(name: str, device: str, count: int, work: Path) -> dict:
-    """Strikes one case in a folder of its own below `work`, which has the model and the prompts."""
+    """Strikes one case in a folder of its own below `work`, which has the model and the prompts as bench_gpu.py makes them."""
     moment, shares_engine = CASES[name]
     item = CONTENT["defaults"] | DEVICES[device]
     item |= {"gpus": count, "tp": count if shares_engine else 1, "batch": 8 * count, "warm_up": 0, "steps": STEPS}
-    folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=work))
-    content = recipe(item, work / "models" / item["shape"], work / "data")
+    folder = Path(tempfile.mkdtemp(prefix=f"kill-{name}-", dir=work))
+    content = recipe(item, work / "models" / item["shape"], work / "data" / str(item["prompt"]))
     (folder / "recipe.yaml").write_text(json.dumps(content, indent=1))  # JSON is YAML
     row = {"case": name, "settings": item, "gpus": count, "git": git_state(), "start": utc_now()}
     scenario, runs = Scenario("colocate", "rank", "SIGKILL", moment), folder / "runs"
@@ -104,7 +104,7 @@ def case_row(name: str, device: str, count: int, work: Path) -> dict:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="default: results/multi_gpu/N/kill on N GPUs")
-    parser.add_argument("--work", type=Path, default=Path("/tmp/kill_gpu"), help="model, prompts, runs and logs")
+    parser.add_argument("--work", type=Path, default=Path("/tmp/bench_gpu"), help="model, prompts, runs and logs")
     parser.add_argument("--device", choices=DEVICES, default="cuda")
     parser.add_argument("--gpu", default="0,1", help="indices, for CUDA_VISIBLE_DEVICES; on the CPU as many ranks")
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="cases, in this order")
@@ -116,7 +116,7 @@ def main() -> int:
     if arguments.device == "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = arguments.gpu
     make_models({(DEVICES[arguments.device]["shape"], None)}, work / "models", arguments.device)
-    make_data(work / "data", CONTENT["defaults"]["prompt"], distinct=True)
+    make_data(work / "data" / str(CONTENT["defaults"]["prompt"]), CONTENT["defaults"]["prompt"], distinct=True)
     print(f"model and data: {time.monotonic() - begun:.0f} s", flush=True)
     wrong = False
     for name in arguments.only:

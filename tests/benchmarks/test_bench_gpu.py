@@ -4,6 +4,7 @@ rows say."""
 import argparse
 import itertools
 import json
+import sys
 
 import pytest
 
@@ -11,6 +12,7 @@ from benchmarks.bench_gpu import CONTENT, SPEED, chosen, configurations, recipe,
 from benchmarks.bench_table import table
 from benchmarks.campaign import figures
 from benchmarks.inputs import MODELS, TOKENIZER, make_data
+from benchmarks.staged_run import StagedRun
 from launch.check import check
 from launch.derived import derive
 from launch.pair import compare, report
@@ -216,3 +218,16 @@ def test_a_record_that_ends_before_its_first_step_says_why_it_has_no_figures(tmp
     found = figures(folder, 1)
     assert found["figures_missing"]
     assert not any(found["figures"].values())
+
+
+def test_a_run_on_several_gpus_starts_when_they_are_free_and_has_them_until_its_launcher_ends(tmp_path):
+    touched = tmp_path / "started"
+    command = [sys.executable, "-c", f"import pathlib; pathlib.Path({str(touched)!r}).touch()"]
+    run = StagedRun("pair", command, tmp_path / "runs", tmp_path / "log", early=False)
+    run.poll()
+    assert run.launcher is None
+    run.stop()  # out of time before its turn: nothing to stop
+    run.release()
+    assert run.wait(20) == 0
+    assert touched.exists()
+    assert not run.has_the_gpu()
