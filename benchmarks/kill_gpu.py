@@ -5,8 +5,8 @@ afterwards, and does the same command run again?
     python benchmarks/kill_gpu.py --device cpu --out OUT    # gloo, two tiny ranks on the CPU
 
 The moments, the blow and what is looked at are those of the fault drills (tests/drills); here is the run that they strike:
-colocated, random weights, each rank with an engine of its own or all with one. One row a case; one that cannot be struck is a
-row with its cause. Exit code 1 if anything was not as it should be.
+colocated, random weights, a rank with an engine of its own or two with one. One row a case; one that cannot be struck is a row
+with its cause. Exit code 1 if anything was not as it should be.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tests.drills.drill import STEPS, Job, drill  # noqa: E402
 from tests.drills.scenarios import Scenario  # noqa: E402
 from tests.real_runs import folder_of, launch_command  # noqa: E402
 
-# Case -> the drill's moment, and whether all ranks share one engine.
-CASES = {"generation": ("generation", False), "backward": ("training", False), "generation_tp": ("generation", True)}
+# Case -> the drill's moment, and over how many ranks an engine is split: with 2 the other one is in its collectives, too.
+CASES = {"generation": ("generation", 1), "backward": ("training", 1), "generation_tp2": ("generation", 2)}
 DEVICES = {
     "cuda": {"shape": "1.5b", "completion": 128},
     "cpu": {"shape": "tiny", "completion": 8, "gpu": "cpu", "accelerate": "cpu", "dtype": "float32"},
@@ -77,11 +77,15 @@ class GpuJob(Job):
         }
 
 
+def item_of(name: str, device: str, count: int) -> dict:
+    """The settings of the run that a case strikes, as bench_gpu.py takes them."""
+    work = {"gpus": count, "tp": CASES[name][1], "batch": 8 * count, "warm_up": 0, "steps": STEPS}
+    return CONTENT["defaults"] | DEVICES[device] | work
+
+
 def case_row(name: str, device: str, count: int, work: Path) -> dict:
     """Strikes one case in a folder of its own below `work`, which has the model and the prompts as bench_gpu.py makes them."""
-    moment, shares_engine = CASES[name]
-    item = CONTENT["defaults"] | DEVICES[device]
-    item |= {"gpus": count, "tp": count if shares_engine else 1, "batch": 8 * count, "warm_up": 0, "steps": STEPS}
+    item, moment = item_of(name, device, count), CASES[name][0]
     folder = Path(tempfile.mkdtemp(prefix=f"kill-{name}-", dir=work))
     content = recipe(item, work / "models" / item["shape"], work / "data" / str(item["prompt"]))
     (folder / "recipe.yaml").write_text(json.dumps(content, indent=1))  # JSON is YAML
