@@ -82,9 +82,10 @@ def read_json(path: Path):
 
 
 class LineWriter:
-    """Appends JSON lines to a file, each with one `write`, so that a killed process leaves no half line.
+    """Appends JSON lines to a file, each with one `write`, so that a killed process leaves at most its last line in part: the
+    kernel ends a killed process's write between two pages of memory.
 
-    A line that an earlier, crashed writer tore (no newline at the end of the file) is cut off on opening: what follows
+    A line that an earlier, killed writer tore (no newline at the end of the file) is cut off on opening: what follows
     would otherwise be glued to it.
     """
 
