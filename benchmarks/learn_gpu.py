@@ -51,7 +51,10 @@ ATTEMPTS = 2
 def overrides(arm: str, seed: int, arguments) -> list[str]:
     """What a run sets over its recipe; a person's own --set has the last word."""
     _, own, has_engine = ARMS[arm]
-    chosen = [f"model.path={arguments.model}", *DEVICES[arguments.device], *own, f"grpo.seed={seed}"]
+    model = arguments.model
+    if model.is_relative_to(ROOT):  # so that the command in a record works elsewhere
+        model = f"./{model.relative_to(ROOT)}"
+    chosen = [f"model.path={model}", *DEVICES[arguments.device], *own, f"grpo.seed={seed}"]
     chosen += [f"grpo.learning_rate={arguments.learning_rate}", f"grpo.max_steps={arguments.steps}", *arguments.set]
     return [item for item in chosen if has_engine or not item.startswith("grpo.vllm_")]
 
@@ -221,9 +224,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start nothing after them")
     arguments = parser.parse_args()
     arguments.out, arguments.work = arguments.out.resolve(), arguments.work.resolve()
-    arguments.model = arguments.work.resolve() / f"model-{arguments.size}"
-    if arguments.model.is_relative_to(ROOT):  # so that the command in a record works elsewhere
-        arguments.model = f"./{arguments.model.relative_to(ROOT)}"
+    arguments.model = arguments.work / f"model-{arguments.size}"
     for folder in (arguments.out, arguments.work):
         folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stops what is running, too

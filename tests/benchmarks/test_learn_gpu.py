@@ -15,9 +15,10 @@ POSSIBLE = [(arm, device) for arm in ARMS for device in DEVICES if (arm, device)
 
 @pytest.mark.parametrize(("arm", "device"), POSSIBLE)
 def test_every_arm_is_the_same_work_of_64_completions_a_step(arm, device):
-    given = argparse.Namespace(model="./tiny/checkpoint", device=device, learning_rate=1.5e-5, steps=50, set=[])
+    given = argparse.Namespace(model=ROOT / "tiny/checkpoint", device=device, learning_rate=1.5e-5, steps=50, set=[])
     recipe = checked(ROOT / f"recipes/{ARMS[arm][0]}.yaml", overrides(arm, 2, given))
     grpo = recipe["grpo"]
+    assert recipe["model"]["path"] == "./tiny/checkpoint"  # below the project, so that the command works elsewhere
     assert grpo["per_device_train_batch_size"] * grpo["gradient_accumulation_steps"] == 64
     assert (grpo["seed"], grpo["max_steps"], grpo["learning_rate"]) == (2, 50, 1.5e-5)
     assert (recipe["model"]["dtype"], grpo["bf16"]) == ("float32", False)  # the module's docstring says why
