@@ -47,6 +47,7 @@ from benchmarks.inputs import (  # noqa: E402
 )
 from launch.check_values import VLLM_ARMS  # noqa: E402
 from launch.recipe import apply_overrides, grpo_arguments  # noqa: E402
+from launch.shrink import PAGED_CACHE  # noqa: E402
 
 CONTENT = YAML(typ="safe").load(Path(__file__).with_suffix(".yaml").read_text())
 GENERATIONS = 8
@@ -115,11 +116,7 @@ def recipe(item: dict, model: Path, data: Path) -> dict:
     if item["arm"] == "colocate":
         grpo["vllm_enable_sleep_mode"] = item["sleep"]
     if item.get("gpu") == "cpu" and item["arm"] == "continuous_batching":
-        grpo["transformers_continuous_batching_config"] = {
-            "block_size": 16,
-            "num_blocks": 1024,
-            "max_batch_tokens": 2048,
-        }
+        grpo["transformers_continuous_batching_config"] = dict(PAGED_CACHE)
     changes = dict(tuned)
     for lever in levers:
         changes |= {} if lever == "tuned" else CONTENT["levers"][lever]

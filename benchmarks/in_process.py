@@ -57,11 +57,16 @@ def prepare(arguments, settings: dict) -> dict:
     content["data"]["eval_split"] = None
     found = environment(resolve(content, "check", "check"), arguments.work)
     os.environ.update({name: value for name, (value, _) in found.items()})
+    single_rank()
+    return content
+
+
+def single_rank() -> None:
+    """The environment of the only rank of a run, as torchrun would set it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
                       MASTER_PORT=port)  # fmt: skip
-    return content
 
 
 def _tiny(settings: dict, data: Path) -> dict:

@@ -26,10 +26,10 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.in_process import provenance, single_rank  # noqa: E402
+from benchmarks.inputs import MODELS, make_models, model_name  # noqa: E402
 from record import write_json  # noqa: E402
-from record.provenance import git_state  # noqa: E402
 
-SHAPES = {"1.5b": "Qwen/Qwen2.5-Math-1.5B", "7b": "Qwen/Qwen2.5-Math-7B"}
 # name -> sampling arguments, whether outputs are processed when finished, whether the garbage collector rests
 VARIANTS = {
     "TRL's defaults": ({}, False, False),
@@ -139,7 +139,7 @@ def spied(spy: str, stacks: Path, work) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=SHAPES, default="1.5b")
+    parser.add_argument("--shape", choices=MODELS, default="1.5b")
     parser.add_argument("--model", type=Path, help="a folder with a model; by default one is made, in --work")
     parser.add_argument("--work", type=Path, default=Path("/tmp/profile_decode"))
     parser.add_argument("--requests", type=int, default=128)
@@ -151,11 +151,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
 
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1",
-                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29653", "VLLM_CPU_KVCACHE_SPACE": "1"}  # fmt: skip
+    single_rank()
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
     from ruamel.yaml import YAML
-
-    from benchmarks.inputs import make_models, model_name
 
     model = arguments.model or arguments.work / model_name(arguments.shape)
     if arguments.model is None:
@@ -188,7 +186,7 @@ def main() -> None:
     write_json(
         arguments.out,
         {
-            "command": " ".join(["python", *sys.argv]), "git": git_state(), "engine_arguments": more,
+            **provenance(), "engine_arguments": more,
             "async_scheduling": bool(scheduler.async_scheduling), "requests": arguments.requests,
             "prompt_tokens": arguments.prompt, "tokens": arguments.tokens, "shape": arguments.shape,
             "seconds": seconds, "gpu_busy": busy, "profiles": profiles,

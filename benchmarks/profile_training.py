@@ -19,12 +19,12 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.in_process import provenance  # noqa: E402
+from benchmarks.inputs import MODELS  # noqa: E402
 from launch.roofline import RATES, attention_flops  # noqa: E402
 from launch.shapes import KNOWN, parameters  # noqa: E402
 from record import write_json  # noqa: E402
-from record.provenance import git_state  # noqa: E402
 
-SHAPES = {"1.5b": "Qwen/Qwen2.5-Math-1.5B", "7b": "Qwen/Qwen2.5-Math-7B"}
 # name -> completions in the micro-batch, checkpointing, liger-kernel's norms and MLP, torch.compile of each layer
 VARIANTS = {
     "8, checkpointed (TRL's defaults)": (8, True, False, False),
@@ -48,7 +48,7 @@ def build(shape: str, liger: bool, compiled: bool, checkpointing: bool, device: 
     from transformers import AutoConfig, AutoModelForCausalLM
     from trl.trainer.utils import add_fused_lm_head
 
-    settings = dict(KNOWN[SHAPES[shape]])
+    settings = dict(KNOWN[MODELS[shape]])
     if layers:
         settings["num_hidden_layers"] = layers
     torch.manual_seed(0)
@@ -110,7 +110,7 @@ def measure(name: str, arguments, device: str) -> dict:
         for event in found.key_averages():
             kernels[kind(event.key)] += event.self_device_time_total
             names[event.key[:90]] += event.self_device_time_total
-    total, shape = sum(kernels.values()) or 1, KNOWN[SHAPES[arguments.shape]]
+    total, shape = sum(kernels.values()) or 1, KNOWN[MODELS[arguments.shape]]
     flops = 3 * rows * length * (2 * parameters(shape) + attention_flops(shape) * length)
     result = {
         "seconds": seconds,
@@ -131,7 +131,7 @@ def measure(name: str, arguments, device: str) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=SHAPES, default="1.5b")
+    parser.add_argument("--shape", choices=MODELS, default="1.5b")
     parser.add_argument("--prompt", type=int, default=72, help="tokens")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--layers", type=int, help="fewer than the shape has, to try it out")
@@ -151,7 +151,7 @@ def main() -> None:
             results[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
             print(f"{name:36} {results[name]['error']}", flush=True)
         write_json(arguments.out, {
-            "command": " ".join(["python", *sys.argv]), "git": git_state(), "shape": arguments.shape,
+            **provenance(), "shape": arguments.shape,
             "prompt_tokens": arguments.prompt, "tokens": arguments.tokens, "variants": results,
         })  # fmt: skip
 

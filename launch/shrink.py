@@ -19,6 +19,7 @@ SAMPLE = "./data/math_sample"
 TOKENIZER = "./tiny/checkpoint"  # a vocabulary of some hundred tokens: fast to build, and it spells any text
 MODELS = Path("runs") / "models"
 PROMPT_TOKENS, COMPLETION_TOKENS, STEPS = 640, 16, 2
+PAGED_CACHE = {"block_size": 16, "num_blocks": 1024, "max_batch_tokens": 2048}  # of continuous batching, on a host
 SMALL = 256  # a hidden size up to which a model already is of this machine's size
 
 
@@ -157,8 +158,4 @@ def _grpo(content: dict, lost: list[str]) -> None:
         grpo["vllm_enable_sleep_mode"] = False
     if content["recipe"]["arm"] == "continuous_batching":
         lost.append("transformers_continuous_batching_config: a fixed small cache for one sized by the GPU's memory")
-        grpo["transformers_continuous_batching_config"] = {
-            "block_size": 16,
-            "num_blocks": 1024,
-            "max_batch_tokens": 2048,
-        }
+        grpo["transformers_continuous_batching_config"] = dict(PAGED_CACHE)

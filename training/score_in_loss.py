@@ -48,11 +48,8 @@ def log_ratio(trainer, scored: torch.Tensor, sampled: torch.Tensor, mask: torch.
     distances, ratios = (values if values.numel() else empty for values in (distances, ratios))
     own = torch.stack([distances.mean(), distances.max(), ratios.min(), ratios.mean(), ratios.max()])
     every = trainer.accelerator.gather(own.float()).view(-1, 5)
-    for name, value in (
-        ("sampling_logp_difference/mean", every[:, 0].mean()),
-        ("sampling_logp_difference/max", every[:, 1].max()),
-        ("importance_sampling_ratio/min", every[:, 2].min()),
-        ("importance_sampling_ratio/mean", every[:, 3].mean()),
-        ("importance_sampling_ratio/max", every[:, 4].max()),
-    ):
-        metrics[f"sampling/{name}"].append(value.item())
+    over_ranks = [every[:, 0].mean(), every[:, 1].max(), every[:, 2].min(), every[:, 3].mean(), every[:, 4].max()]
+    names = ("sampling_logp_difference/mean", "sampling_logp_difference/max", "importance_sampling_ratio/min",
+             "importance_sampling_ratio/mean", "importance_sampling_ratio/max")  # fmt: skip
+    for name, value in zip(names, torch.stack(over_ranks).tolist(), strict=True):  # one wait for the GPU
+        metrics[f"sampling/{name}"].append(value)
