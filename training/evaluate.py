@@ -287,6 +287,25 @@ def report(figures: dict) -> str:
     return "\n".join(lines)
 
 
+class Interrupted(KeyboardInterrupt):
+    """SIGINT or SIGTERM.
+
+    A class of its own, since Python ends with the signal itself instead of our exit status when a plain
+    KeyboardInterrupt passed through exec(), which dataclasses use while they are imported, even if it was caught
+    (run_eval_code_obj in CPython's Python/pythonrun.c).
+    """
+
+
+def raise_on_signals() -> None:
+    """Makes SIGINT and SIGTERM raise Interrupted."""
+
+    def handler(number, frame):
+        raise Interrupted(signal.Signals(number).name)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    raise_on_signals()
     sys.exit(main())

@@ -152,6 +152,24 @@ def test_no_two_problems_draw_the_same_random_numbers():
     assert starts[0] >= 0 and starts[-1] < 2**31
 
 
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_signal_in_the_middle_of_an_import_still_ends_with_the_status_of_an_interruption(number, tmp_path):
+    raised = f"import signal; signal.raise_signal(signal.{number})"
+    (tmp_path / "struck.py").write_text(
+        "import sys\n"
+        "from training import evaluate\n"
+        "evaluate.raise_on_signals()\n"
+        f"evaluate.prepare = lambda arguments: exec({raised!r})\n"
+        "sys.exit(evaluate.main(['tiny/checkpoint', '--bench', 'heldout']))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "struck"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 130, done.stderr
+    assert "--resume goes on" in done.stderr
+
+
 # One real evaluation: stopped while it starts, taken up again, finished. 24 problems, 4 samples each.
 ASKED = ["--bench", "heldout", "--samples", "4", "--problems", "24", "--seed", "3"]
 
