@@ -124,6 +124,9 @@ TABLE = (
              "vLLM would bind every rank to the same cores", "vLLM 0.31"),
     Variable("VLLM_CPU_KVCACHE_SPACE", _on_cpu("1"), "1", "without a GPU", "GiB a rank; vLLM would take half of the memory",
              "vLLM 0.6"),
+    Variable("VLLM_USE_AOT_COMPILE", _on_cpu("0"), "0", "without a GPU",
+             "what vLLM 0.31.0 saves of a model compiled for a CPU it cannot load, and it compiles anew at every start; "
+             "torch's own cache takes its place", "vLLM 0.31"),
     Variable("HF_HUB_OFFLINE", _offline, "1", "model and data are folders", "model and data are local files",
              "huggingface_hub 0.12"),
     # what `accelerate launch` sets for such a file (accelerate/utils/launch.py, prepare_deepspeed_cmd_env)

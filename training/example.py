@@ -30,7 +30,7 @@ if __name__ == "__main__":
     if on_cpu:  # vLLM's CPU backend cannot take TRL's weight sync as it is
         from training import engine, phases
 
-        os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
+        os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_USE_AOT_COMPILE="0")
         engine.install(phases.PhaseClock(None), seed=arguments.seed, dtype="float32")
     tokenizer = AutoTokenizer.from_pretrained("./tiny/checkpoint", padding_side="left")
     trainer = GRPOTrainer("./tiny/checkpoint", accuracy_boxed, arguments, prompts, processing_class=tokenizer)
