@@ -18,7 +18,7 @@ from analysis.metrics import METRICS
 # What two runs must share to have done the same work. (The arm's own settings may differ, and the number of GPUs.)
 WORK = (
     "model", "gpu", "optimizer_batch", "max_prompt_tokens", "max_completion_tokens", "accelerate", "checkpointing", "dtype",
-    "loss_type", "steps",
+    "loss_type", "lora_r", "steps",
 )  # fmt: skip
 
 

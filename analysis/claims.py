@@ -64,10 +64,10 @@ def claims(found: Runs) -> list[Claim]:
     Raises:
         ValueError: a criterion cannot be computed at all: an unknown metric or condition.
     """
-    result = []
+    result, runs = [], found.runs[found.runs["lora_r"].isna()]  # the paper trained all weights
     for name, entry in ledger().items():
         measured = next(item["says"] for item in entry["criteria"] if item.get("headline"))
-        verdicts = {scale: _verdict(entry, scale, found.runs) if scale in entry else None for scale in SCALES}
+        verdicts = {scale: _verdict(entry, scale, runs) if scale in entry else None for scale in SCALES}
         result.append(Claim(name, entry["says"], str(entry.get("figure") or "-"), measured, **verdicts))
     return result
 

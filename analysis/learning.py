@@ -36,12 +36,15 @@ def compare(results: list[dict]) -> dict:
     """Per arm and outcome: values by seed, mean and interval; per outcome: the p-value of "the arm does not matter".
 
     Raises:
-        ValueError: the arms do not have the same seeds, or a run is no finished one.
+        ValueError: the arms do not have the same seeds, one has a seed twice, or a run is no finished one.
     """
     by_arm: dict[str, dict[int, dict]] = {}
     for result in results:
         figures, settings = result["figures"], result.get("settings") or {}  # older exports have none
-        by_arm.setdefault(variant(figures["arm"], settings.get("sleep")), {})[figures["seed"]] = result
+        runs = by_arm.setdefault(variant(figures["arm"], settings.get("sleep")), {})
+        if figures["seed"] in runs:
+            raise ValueError(f"two runs of {figures['arm']} have seed {figures['seed']}; one recipe an arm is compared")
+        runs[figures["seed"]] = result
     seeds = {arm: sorted(runs) for arm, runs in by_arm.items()}
     common = next(iter(seeds.values()))
     if len(by_arm) < 2 or len(common) < 2 or any(found != common for found in seeds.values()):

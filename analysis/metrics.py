@@ -161,13 +161,15 @@ def _timed_completions(run: Frames) -> int:
 
 def _model_flops(run: Frames) -> tuple[float, float]:
     """Model FLOPs of the timed steps, sampling and training, all devices together: 2 a parameter and token forward, twice that
-    backward, attention's two products over half a square (2204.02311, appendix B). Neither recomputation nor scoring counts."""
+    backward (with LoRA once), attention's two products over half a square (2204.02311, appendix B). Neither recomputation nor
+    scoring counts."""
     work = need(run.manifest, "work")
     tokens, count = timed_sum(run, "tokens"), _timed_completions(run)
     passes = need(run.manifest, "recipe", "grpo").get("num_iterations") or 1
+    gradients = 1 if run.manifest["recipe"].get("lora") else 2  # of what came in, and of the weights
     length = tokens * passes / count
     forward = tokens * (2 * work["parameters"] + work["attention_flops"] * length)
-    return forward, 3 * forward * passes
+    return forward, (1 + gradients) * forward * passes
 
 
 def _peak(run: Frames) -> float | None:

@@ -3,7 +3,7 @@
 SETTINGS = (
     "recipe", "arm", "experiments", "model", "seed", "gpu", "gpus", "devices", "ranks", "accelerate", "tensor_parallel",
     "optimizer_batch", "generation_batch", "max_prompt_tokens", "max_completion_tokens", "checkpointing", "dtype", "loss_type",
-    "utilization", "sleep", "status", "cause", "commit", "dirty", "start", "end", "recipe_hash",
+    "lora_r", "utilization", "sleep", "status", "cause", "commit", "dirty", "start", "end", "recipe_hash",
 )  # fmt: skip
 
 
@@ -35,6 +35,7 @@ def settings(manifest: dict) -> dict:
         "checkpointing": grpo.get("gradient_checkpointing"),
         "dtype": (recipe.get("model") or {}).get("dtype"),
         "loss_type": grpo.get("loss_type"),
+        "lora_r": (recipe.get("lora") or {}).get("r"),
         "utilization": grpo.get("vllm_gpu_memory_utilization") if arm == "colocate" else None,
         "sleep": grpo.get("vllm_enable_sleep_mode") if arm == "colocate" else None,
         "status": manifest["exit"]["status"],

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from launch.check_memory import memory
-from launch.check_training import device, loss, paged_cache, sampling, speedups
+from launch.check_training import adapters, device, loss, paged_cache, sampling, speedups
 from launch.check_values import VLLM_ARMS
 from launch.derived import derive, divisors
 from launch.problems import Problem
@@ -214,7 +214,7 @@ def lengths(recipe: dict) -> Iterator[Problem]:
 def cautions(recipe: dict) -> Iterator[Problem]:
     """Settings that run, and that people have regretted (each with its public report)."""
     grpo, large = recipe["grpo"], _shape(recipe).get("hidden_size", 0) >= 1024
-    if large and grpo["learning_rate"] > 3e-6:
+    if large and grpo["learning_rate"] > 3e-6 and not recipe["lora"]:
         yield Problem(
             "grpo.learning_rate",
             grpo["learning_rate"],
@@ -246,4 +246,17 @@ def cautions(recipe: dict) -> Iterator[Problem]:
             )
 
 
-RULES = (prompt_asks, batches, parallelism, lengths, sampling, speedups, paged_cache, loss, device, memory, cautions)
+RULES = (
+    prompt_asks,
+    batches,
+    parallelism,
+    lengths,
+    sampling,
+    speedups,
+    adapters,
+    paged_cache,
+    loss,
+    device,
+    memory,
+    cautions,
+)

@@ -82,6 +82,26 @@ def speedups(recipe: dict) -> Iterator[Problem]:
             yield Problem(field, True, rule, leave)
 
 
+def adapters(recipe: dict) -> Iterator[Problem]:
+    """LoRA: what TRL refuses or changes in silence."""
+    grpo = recipe["grpo"]
+    if not recipe["lora"]:
+        return
+    stage = (recipe["deepspeed"] or {}).get("zero_optimization", {}).get("stage")
+    if stage == 3 and grpo["gradient_checkpointing"]:
+        kwargs = grpo.get("gradient_checkpointing_kwargs") or {}
+        if kwargs.get("use_reentrant") is not True:
+            yield Problem(
+                "grpo.gradient_checkpointing_kwargs",
+                grpo.get("gradient_checkpointing_kwargs"),
+                f"with lora and ZeRO-3 (accelerate: {recipe['accelerate']}) TRL turns use_reentrant on (TRL 2514)",
+                "state {use_reentrant: true}",
+            )
+    if grpo.get("sync_ref_model"):
+        rule = "with lora the reference is the model without its adapters, which has nothing to be brought up to date"
+        yield Problem("grpo.sync_ref_model", True, rule, "leave it out")
+
+
 def paged_cache(recipe: dict) -> Iterator[Problem]:
     """Continuous batching: its cache must hold a sequence, and it drops what it cannot sample with."""
     grpo = recipe["grpo"]

@@ -154,7 +154,7 @@ LABELS = ("published", "inferred", "ours")
 
 
 def sources(recipe: dict) -> Iterator[Problem]:
-    """Every value of the five sections has a label with its reference. A key covers all below it, a longer one wins."""
+    """Every value of the sections in SOURCED has a label with its reference. A key covers all below it, a longer one wins."""
     labels = recipe["sources"]
     for key, text in labels.items():
         label, colon, reference = text.partition(":")
@@ -170,7 +170,7 @@ def sources(recipe: dict) -> Iterator[Problem]:
                 f"sources.{key}", text, "labels a value that the recipe does not have", "correct the key, or drop it"
             )
     for section in SOURCED:
-        for key in _leaves(section, recipe[section]):
+        for key in _leaves(section, recipe[section]) if recipe[section] else ():
             parts = key.split(".")
             if not any(".".join(parts[:depth]) in labels for depth in range(1, len(parts) + 1)):
                 yield Problem(f"sources.{key}", None, f"{key} has no source", f"label {key} or all of {section}")

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from launch.derived import derive
-from launch.shapes import parameters
+from launch.shapes import parameters, trained_parameters
 
 GIB = 2**30
 # launch/fitted.json, by ZeRO stage where it says so:
@@ -36,6 +36,14 @@ def zero(recipe: dict) -> tuple[int, bool]:
     return section.get("stage", 0), section.get("offload_optimizer", {}).get("device") == "cpu"
 
 
+def trained(recipe: dict, shape: dict) -> tuple[int, int]:
+    """How many parameters have gradients and an optimizer, and the bytes of one. With the section `lora` its adapters alone:
+    peft makes them in float32 (autocast_adapter_dtype), and DeepSpeed has the whole model in one type
+    (runtime/engine.py, _configure_distributed_model)."""
+    small = recipe["model"]["dtype"] == "bfloat16" and (zero(recipe)[0] > 0 or not recipe.get("lora"))
+    return trained_parameters(shape, recipe.get("lora")), 2 if small else 4
+
+
 def kv_bytes_per_token(recipe: dict, shape: dict) -> int:
     """Keys and values of one token over all layers, whole (TP divides it)."""
     head = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
@@ -55,20 +63,23 @@ def states(recipe: dict, shape: dict) -> dict[str, float]:
     several ranks DDP's buckets stay: a second copy of the gradients (reducer.cpp, gradient_as_bucket_view is off). ZeRO: 4
     bytes of master weight and 8 of Adam a parameter, sharded (section 3.1: K = 12); stage 3 also keeps a shard of gradients,
     in host memory if the optimizer is there (stage3.py, grad_partitions_flat_buffer).
+
+    With LoRA the weights have neither, the adapters all of it, and the reference is the model without them.
     """
     count, ranks = parameters(shape), derive(recipe)["ranks"]
+    updated, own_element = trained(recipe, shape)
     stage, offload = zero(recipe)
     element = 2 if recipe["model"]["dtype"] == "bfloat16" else 4
     adam = recipe["grpo"]["optim"].startswith("adamw")
-    shard = count / ranks
-    held = {"parameters": element * (shard if stage == 3 else count), "gradients": 0.0, "optimizer": 0.0}
+    whole = element * count + (own_element * updated if recipe.get("lora") else 0)
+    held = {"parameters": whole / (ranks if stage == 3 else 1), "gradients": 0.0, "optimizer": 0.0}
     if stage == 0:
-        held["optimizer"] = 2 * element * count if adam else 0
-        held["gradients"] = element * count if ranks > 1 else 0
+        held["optimizer"] = 2 * own_element * updated if adam else 0
+        held["gradients"] = own_element * updated if ranks > 1 else 0
     elif not offload:
-        held["optimizer"] = 12 * shard
-        held["gradients"] = 2 * shard if stage == 3 else 0
-    if recipe["grpo"]["beta"]:
+        held["optimizer"] = 12 * updated / ranks
+        held["gradients"] = 2 * updated / ranks if stage == 3 else 0
+    if recipe["grpo"]["beta"] and not recipe.get("lora"):
         held["reference"] = held["parameters"]
     return held
 
@@ -93,9 +104,11 @@ def forward_backward(recipe: dict, shape: dict) -> dict[str, float]:
     When the backward pass begins, all activations are there (or, with checkpointing, each layer's input and one layer's
     all: 2205.05198, section 5) and the head's gradient; when it ends, all gradients and one layer's activations. The head's
     logits are not: TRL's fused head works in tiles (trl/trainer/utils.py, add_fused_lm_head). With float32 weights autocast
-    keeps bfloat16 copies.
+    keeps bfloat16 copies. LoRA's adapters read what their layer reads, and write r numbers a token more, left out here; its
+    head is frozen.
     """
-    grpo, count = recipe["grpo"], parameters(shape)
+    grpo, count, frozen_head = recipe["grpo"], parameters(shape), bool(recipe.get("lora"))
+    updated, own_element = trained(recipe, shape)
     ranks, (stage, _) = derive(recipe)["ranks"], zero(recipe)
     tokens = grpo["per_device_train_batch_size"] * derive(recipe)["max_sequence_tokens"]
     layers, hidden = shape["num_hidden_layers"], shape["hidden_size"]
@@ -103,13 +116,13 @@ def forward_backward(recipe: dict, shape: dict) -> dict[str, float]:
     layer = layer_bytes_per_token(shape, bool(grpo.get("use_liger_kernel")))
     one_layer = tokens * (layer + 6 * shape["intermediate_size"])  # and its gradients on the way
     kept = layers * tokens * (2 * hidden if grpo["gradient_checkpointing"] else layer)
-    gradients = {0: element * count, 1: element * count, 2: 2 * count / ranks, 3: 0.0}[stage]
-    untied = 0 if shape.get("tie_word_embeddings") else head_bytes(shape)
+    gradients = {0: own_element * updated, 1: own_element * updated, 2: 2 * updated / ranks, 3: 0.0}[stage]
+    untied = 0 if shape.get("tie_word_embeddings") or frozen_head else head_bytes(shape)
     copies = 2 * count if element == 4 and grpo["bf16"] else 0
     gathered = 2 * min(count, MAX_LIVE) if stage == 3 and ranks > 1 else 0
     begins = {
         "activations": kept + (one_layer if grpo["gradient_checkpointing"] else 0) + copies,
-        "head": head_bytes(shape),
+        "head": 0.0 if frozen_head else head_bytes(shape),
     }
     # with one rank and several micro-batches, those of the micro-batches before
     begins["gradients"] = gradients if stage == 0 and ranks == 1 and grpo["gradient_accumulation_steps"] > 1 else 0.0
@@ -123,9 +136,8 @@ def forward_backward(recipe: dict, shape: dict) -> dict[str, float]:
 def optimizer_step(recipe: dict, shape: dict) -> dict[str, float]:
     """What the step adds: the gradients, and temporaries as large as one state (torch's foreach Adam takes the root of all
     second moments at once); ZeRO copies its shard's gradients to float32 first, stage 3 in groups of SUB_GROUP parameters."""
-    count, ranks = parameters(shape), derive(recipe)["ranks"]
+    (count, element), ranks = trained(recipe, shape), derive(recipe)["ranks"]
     stage, offload = zero(recipe)
-    element = 2 if recipe["model"]["dtype"] == "bfloat16" else 4
     foreach = 0 if recipe["grpo"]["optim"].endswith("fused") else 1
     if stage == 0:
         return {"gradients": element * count if ranks == 1 else 0, "temporaries": foreach * element * count}
@@ -179,14 +191,14 @@ def host_bytes(recipe: dict, shape: dict) -> float:
     copies (stage3.py, _create_fp32_partitions and grad_partitions_flat_buffer), and some 5 GiB a rank for Python, CUDA and
     the libraries (seen: 3 to 12 GiB of resident memory)."""
     derived, cluster = derive(recipe), recipe["cluster"]
-    offloaded = 18 * parameters(shape) / derived["ranks"] if zero(recipe)[1] else 0.0
+    offloaded = 18 * trained(recipe, shape)[0] / derived["ranks"] if zero(recipe)[1] else 0.0
     return cluster["gpus_per_node"] * (offloaded + 5 * GIB)
 
 
 def checkpoint_bytes(recipe: dict, shape: dict) -> float:
-    """Disk of one checkpoint: the weights, and unless save_only_model what resumes it (master weights, Adam)."""
-    count, (stage, _) = parameters(shape), zero(recipe)
-    element = 2 if recipe["model"]["dtype"] == "bfloat16" else 4
+    """Disk of one checkpoint: the weights (with LoRA the adapters alone), and unless save_only_model what resumes it (master
+    weights, Adam)."""
+    (count, element), (stage, _) = trained(recipe, shape), zero(recipe)
     resume = 0 if recipe["grpo"].get("save_only_model") else (12 if stage else 2 * element)
     return count * (element + resume)
 
@@ -206,7 +218,7 @@ def phases(
     training = {"cuda_graphs": awake.get("cuda_graphs", 0.0)} if asleep else awake
     model = {
         "parameters": held["parameters"],
-        "master": 4 * parameters(shape) / derive(recipe)["ranks"] if stage else 0.0,
+        "master": 4 * trained(recipe, shape)[0] / derive(recipe)["ranks"] if stage else 0.0,
     }
     if zero(recipe)[1]:
         model["master"] = 0.0

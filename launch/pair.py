@@ -78,7 +78,7 @@ def _micro_batch(recipe: dict) -> int:
 def _compared(recipe: dict) -> dict:
     """All of a recipe that can differ, less what describes it and what `_DERIVED` compares."""
     grpo = {key: value for key, value in recipe["grpo"].items() if key not in _BATCH_KEYS}
-    sections = ("model", "data", "system_prompt", "rewards", "cluster", "accelerate", "deepspeed", "speedups")
+    sections = ("model", "data", "system_prompt", "rewards", "cluster", "accelerate", "deepspeed", "lora", "speedups")
     return {section: recipe[section] for section in sections} | {"grpo": grpo}
 
 

@@ -17,10 +17,11 @@ from ruamel.yaml.error import YAMLError
 
 from launch.arguments import ALTERNATIVES, LEFT_OUT, MANAGED, RENAMED
 from launch.problems import Problem, RecipeError, nearest
+from launch.shapes import LINEARS
 
 ROOT = Path(__file__).resolve().parent.parent
 
-SOURCED = ("model", "data", "rewards", "cluster", "grpo")  # sections whose every value has a label in `sources`
+SOURCED = ("model", "data", "rewards", "cluster", "grpo", "lora")  # sections whose every value has a label in `sources`
 
 
 class Section(BaseModel):
@@ -111,6 +112,16 @@ class RewardSection(Section):
     weight: float
 
 
+class LoraSection(Section):
+    """Train low-rank adapters instead of the weights. The names are those of peft's LoraConfig."""
+
+    r: int = Field(ge=1, le=512, description="the adapters' rank; vLLM evaluates up to 512")
+    lora_alpha: float = Field(gt=0, description="an adapter counts lora_alpha / r times")
+    target_modules: Literal["all-linear"] | Annotated[list[Literal[*LINEARS]], Field(min_length=1)] = Field(
+        description=f"all-linear, or a list of {', '.join(LINEARS)}"
+    )
+
+
 class SpeedupsSection(Section):
     """What this project does faster than TRL, with the same result."""
 
@@ -158,6 +169,7 @@ class Recipe(Section):
     cluster: ClusterSection
     accelerate: str
     grpo: dict[str, Any]
+    lora: LoraSection | None = None
     speedups: SpeedupsSection = SpeedupsSection()
     tracking: TrackingSection
     sources: dict[str, str]
@@ -340,8 +352,9 @@ def recipe_hash(resolved: dict) -> str:
     What only describes it (name, tracking, sources, the claims it bears on) is left out."""
     decides = {key: value for key, value in resolved.items() if key not in ("name", "tracking", "sources", "recipe")}
     decides["arm"] = resolved["recipe"]["arm"]
-    if not any(decides["speedups"].values()):
-        del decides["speedups"]  # a recipe without them is the run that it was before they existed
+    for section in ("lora", "speedups"):
+        if not any((decides[section] or {}).values()):
+            del decides[section]  # a recipe without it is the run that it was before the section existed
     return hashlib.sha256(json.dumps(decides, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -410,6 +423,7 @@ def _field(location: list):
 
 def _explain(item: dict) -> Problem:
     location = [part for part in item["loc"] if part not in ("float", "RewardSection", "str", "[key]")]
+    location = [part for part in location if not str(part).startswith(("literal[", "list["))]  # of a union
     field = ".".join(str(part) for part in location)
     model, last = _section(location[:-1]), location[-1] if location else None
     known = model.model_fields if model else {}

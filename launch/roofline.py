@@ -11,7 +11,7 @@ import statistics
 from pathlib import Path
 
 from launch.derived import derive
-from launch.memory import kv_bytes_per_token, states, zero
+from launch.memory import kv_bytes_per_token, states, trained, zero
 from launch.shapes import model_shape, parameters
 
 # Operations a second in dense bfloat16, bytes a second of device memory, of the link to the other GPUs of a node (one way).
@@ -74,7 +74,8 @@ def tensor_parallel(recipe: dict) -> int:
 
 def flops(recipe: dict, shape: dict) -> dict[str, float]:
     """Floating-point operations of one step over all GPUs: 2 a parameter and token forward, twice that backward, once more
-    forward with checkpointing (2205.05198, appendix A), and attention's two products over half a square."""
+    forward with checkpointing (2205.05198, appendix A), and attention's two products over half a square. LoRA's frozen weights
+    have no gradient: once backward (the adapters' own share, r in a few thousand, is left out)."""
     grpo, derived = recipe["grpo"], derive(recipe)
     tokens, length = derived["optimizer_batch"] * derived["max_sequence_tokens"], derived["max_sequence_tokens"]
     attention = attention_flops(shape) * length
@@ -82,7 +83,7 @@ def flops(recipe: dict, shape: dict) -> dict[str, float]:
     scores = recipe["recipe"]["arm"] in ("colocate", "server") and grpo.get("vllm_importance_sampling_correction")
     scores = scores and not recipe["speedups"]["score_in_loss"]
     return {"generation": tokens * 2 * parameters(shape), "score": forward if scores else 0.0,
-            "training": forward * (4 if grpo["gradient_checkpointing"] else 3)}  # fmt: skip
+            "training": forward * ((2 if recipe.get("lora") else 3) + bool(grpo["gradient_checkpointing"]))}  # fmt: skip
 
 
 def step_seconds(recipe: dict, shape: dict, gpu: str) -> dict[str, float]:
@@ -105,11 +106,14 @@ def step_seconds(recipe: dict, shape: dict, gpu: str) -> dict[str, float]:
     )
     training_floor = work["training"] / ranks / peak
     across = BETWEEN_NODES if recipe["cluster"]["nodes"] > 1 else link
-    gathers = {0: 2, 1: 2, 2: 2, 3: 3}[stage] * 2 * count * (ranks - 1) / ranks / across
+    updated, _ = trained(recipe, shape)
+    # gradients are reduced, and with ZeRO-3 the weights gathered for both passes
+    moved = 2 * count + updated if stage == 3 else 2 * updated
+    gathers = 2 * moved * (ranks - 1) / ranks / across
     held = states(recipe, shape)
-    optimizer = 3 * (held["optimizer"] + held["parameters"]) / bandwidth
+    optimizer = 3 * (held["optimizer"] + held["parameters"] * updated / count) / bandwidth
     if offload:
-        optimizer = 16 * count / ranks / HOST_ADAM
+        optimizer = 16 * updated / ranks / HOST_ADAM
     parts = {
         "generation": generation,
         "score": work["score"] / ranks / peak / FITTED["training_share"],

@@ -19,6 +19,9 @@ KNOWN = {
         "max_position_embeddings": 131072},
 }  # fmt: skip
 
+# The linear layers of a decoder's layer, as transformers names them in these architectures.
+LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
 # Data sets on the hub that the recipes name, with their splits (rows) and columns, as published.
 KNOWN_DATA = {
     "DigitalLearningGmbH/MATH-lighteval": {
@@ -65,6 +68,27 @@ def parameters(shape: dict) -> int | None:
         return shape["num_hidden_layers"] * layer + embeddings
     except (KeyError, TypeError, ZeroDivisionError):
         return None
+
+
+def adapter_parameters(shape: dict, lora: dict) -> int:
+    """The parameters of LoRA adapters on a dense decoder: r for each input and each output of a linear layer (2106.09685,
+    section 4.1).
+
+    Args:
+        lora: a recipe's section of that name.
+    """
+    hidden, wide = shape["hidden_size"], shape["intermediate_size"]
+    head = shape.get("head_dim") or hidden // shape["num_attention_heads"]
+    queries, keys = head * shape["num_attention_heads"], head * shape["num_key_value_heads"]
+    ends = {"q_proj": hidden + queries, "k_proj": hidden + keys, "v_proj": hidden + keys, "o_proj": queries + hidden,
+            "gate_proj": hidden + wide, "up_proj": hidden + wide, "down_proj": wide + hidden}  # fmt: skip
+    chosen = LINEARS if lora["target_modules"] == "all-linear" else set(lora["target_modules"])
+    return shape["num_hidden_layers"] * lora["r"] * sum(ends[name] for name in chosen)
+
+
+def trained_parameters(shape: dict, lora: dict | None) -> int:
+    """How many parameters have a gradient: all, or those of the adapters."""
+    return adapter_parameters(shape, lora) if lora else parameters(shape)
 
 
 def _read(path: Path) -> dict:

@@ -19,7 +19,7 @@ be run, `show` what it means, `run` runs it. `--shrink` runs any of them on a ma
 and the sample of problems in data/: CI does so with every arm.
 
 - **published**, **inferred**, **ours**: the paper publishes no configuration, so each value carries a label with its source
-  (`sources` in the file). The columns count the values under model, data, rewards, cluster and grpo.
+  (`sources` in the file). The columns count the values under model, data, rewards, cluster, grpo and lora.
 - **GPU-hours** are of committed results; a dash where there is none.
 - **status**: `run` where results/ holds a finished run of it, `checked` otherwise.
 - A name with `_paper_era` has the algorithm of TRL 0.18, on which the post ran; without it, of today's TRL.
@@ -58,7 +58,7 @@ def table() -> str:
             else "-"
         )
         cells = [
-            f"[{recipe['name']}]({path.name})", recipe["recipe"]["arm"], ", ".join(recipe["recipe"]["experiments"]),
+            f"[{recipe['name']}]({path.name})", recipe["recipe"]["arm"], ", ".join(recipe["recipe"]["experiments"]) or "-",
             hardware(recipe), *(str(counts[label]) for label in LABELS), hours, "run" if runs else "checked",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
@@ -99,7 +99,7 @@ def labels(recipe: dict) -> dict[str, int]:
     stated = read_yaml(ROOT / "recipes" / f"{recipe['name']}.yaml")
     counts = dict.fromkeys(LABELS, 0)
     for section in SOURCED:
-        for key in _stated(section, stated[section]):
+        for key in _stated(section, stated[section]) if section in stated else ():
             counts[label_of(recipe, key).partition(":")[0]] += 1
     return counts
 

@@ -20,6 +20,10 @@ CASES = {
     "two ranks": ("recipes/tiny_colocate.yaml", []),
     "two ranks, TP 2": ("recipes/tiny_colocate.yaml", ["grpo.vllm_tensor_parallel_size=2"]),
     "ZeRO-3, TP 2": ("recipes/tiny_zero3_tp2.yaml", []),
+    "LoRA, ZeRO-3, TP 2": (
+        "recipes/tiny_lora.yaml",
+        ["grpo.save_strategy=steps", "grpo.save_steps=10", "grpo.save_total_limit=1"],
+    ),
     "server": ("recipes/tiny_server.yaml", ["grpo.per_device_train_batch_size=16"]),
     "generate": ("recipes/tiny_generate.yaml", []),
     "continuous batching": ("recipes/tiny_continuous_batching.yaml", []),

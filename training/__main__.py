@@ -78,7 +78,7 @@ def train(folder: RunFolder, rank: int) -> None:
     from transformers import AutoTokenizer, PrinterCallback
 
     from rewards import registry
-    from training import checkpoints, engine, tracking
+    from training import checkpoints, engine, lora, tracking
     from training.arguments import to_grpo_config
     from training.data import Refused
     from training.memory import probes
@@ -134,6 +134,7 @@ def train(folder: RunFolder, rank: int) -> None:
             train_dataset=train_rows,
             eval_dataset=eval_rows,
             processing_class=tokenizer,
+            peft_config=lora.adapter_config(recipe["lora"]) if recipe["lora"] else None,
         )
         writer = LineWriter(folder.metrics_path) if main_rank else None
         trainer.remove_callback(PrinterCallback)  # the launcher prints from the record

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from record import RunFolder
+from record import RunFolder, read_json
 
 PROMPTS_FILE = Path(__file__).resolve().parent.parent / "launch" / "system_prompts.yaml"
 
@@ -19,6 +19,8 @@ BENCHES = {
     },
     "heldout": None,  # the recipe says
 }  # fmt: skip
+
+ADAPTER_CONFIG = "adapter_config.json"  # peft's
 
 # Of a trained model's run: what analysis groups and pairs runs by.
 MANIFEST = ("recipe_hash", "overrides", "derived", "seed", "git", "hardware", "start", "end", "exit")
@@ -38,13 +40,14 @@ class Subject:
     """A model to evaluate.
 
     `path` is a hub id or a folder with weights; `trained` says which run made them (None where no run of this project did), and
-    `recipe` is that run's, resolved.
+    `recipe` is that run's, resolved. `adapter` is a folder with LoRA adapters on these weights, None for none.
     """
 
     path: str
     revision: str | None
     recipe: dict | None
     trained: dict | None
+    adapter: Path | None = None
 
 
 def is_hub_id(path: str) -> bool:
@@ -67,13 +70,15 @@ def subject(model: str, revision: str | None) -> Subject:
     folder = Path(model).expanduser()
     if (folder / "manifest.json").is_file():
         folder = _last_checkpoint(folder)
-    if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
-        rule = "must hold config.json and *.safetensors, or be the folder of a run that saved a checkpoint"
+    adapter = folder if (folder / ADAPTER_CONFIG).is_file() else None
+    if not (adapter or (folder / "config.json").is_file()) or not any(folder.glob("*.safetensors")):
+        rule = f"must hold *.safetensors and config.json (LoRA: {ADAPTER_CONFIG}), or be a run that saved a checkpoint"
         mend = "correct the path; sharded DeepSpeed states alone become weights with the zero_to_fp32.py beside them"
         raise BadInput(problem("MODEL", model, rule, mend))
     run = RunFolder(folder.parent)
+    path, revision = _adapted(folder) if adapter else (str(folder), None)
     if not (folder.name.startswith("checkpoint-") and run.manifest_path.is_file()):
-        return Subject(model, None, None, None)
+        return Subject(path, revision, None, None, adapter)
     manifest = run.manifest()
     recipe = manifest["recipe"]
     kept = {key: value for key, value in recipe.items() if key not in ("sources", "tracking", "deepspeed")}
@@ -82,7 +87,17 @@ def subject(model: str, revision: str | None) -> Subject:
         "steps": int(folder.name.removeprefix("checkpoint-")),
         "manifest": {key: manifest.get(key) for key in MANIFEST} | {"recipe": kept},
     }  # fmt: skip
-    return Subject(str(folder), None, recipe, trained)
+    return Subject(path, revision, recipe, trained, adapter)
+
+
+def _adapted(folder: Path) -> tuple[str, str | None]:
+    """Path and revision of the model that these adapters are for."""
+    try:
+        config = read_json(folder / ADAPTER_CONFIG)
+        return config["base_model_name_or_path"], config.get("revision")
+    except (OSError, ValueError, KeyError) as error:
+        rule = f"its {ADAPTER_CONFIG} must name the model that the adapters are for ({type(error).__name__}: {error})"
+        raise BadInput(problem("MODEL", str(folder), rule, "put back the one that was saved with them")) from error
 
 
 def _last_checkpoint(run: Path) -> Path:

@@ -3,6 +3,7 @@
     trl.trainer.grpo_trainer.VLLMGeneration    TRL builds it itself, by this name (TRL 1.16.0)
     trl.generation.vllm_generation.LLM         it builds the engine by this name, with arguments that no option reaches
     VLLMGeneration.sync_weights                writes parameter by parameter, which vLLM's CPU backend cannot take
+    VLLMGeneration._iter_named_params          what it writes; with LoRA it would make the whole model whole (training/lora.py)
     trl.generation.vllm_generation.VLLMClient  TRL's end of the server arm, by this name (ours: training/server_client.py)
     llm_engine...model_runner                  the engine's model, for the sync on a CPU and to read the weights
     _CPUSHMDistributed.make_group_name         the shared memory of a TP group without a GPU (vLLM 0.31.0)
@@ -18,10 +19,12 @@ from pathlib import Path
 import torch
 import trl.generation.vllm_generation as trl_generation
 import trl.trainer.grpo_trainer as trl_trainer
+from accelerate.utils import is_peft_model
 from trl.generation.vllm_generation import VLLMGeneration
 
 from training import outputs
 from training.gloo_transfer import repack_heads
+from training.lora import merged_parameters
 from training.phases import PhaseClock
 from training.server_client import CLIENTS
 
@@ -83,6 +86,12 @@ def install(
             on_cpu = self.mode == "colocate" and self.accelerator.device.type == "cpu"
             with _private_shared_memory() if on_cpu else nullcontext():
                 super()._init_vllm()
+
+        def _iter_named_params(self):
+            if is_peft_model(self.model):
+                yield from merged_parameters(self.model, self._dist.gather_params)
+            else:
+                yield from super()._iter_named_params()
 
         def sync_weights(self):
             with clock("sync"):

@@ -184,7 +184,7 @@ def run(out: Path, settings: dict, rows: list[dict], arguments) -> None:
     resumed, seconds, tokens = len(rows) - len(missing), 0.0, 0
     if missing:
         prepare_environment(threads=os.cpu_count() or 1)
-        sampler = Sampler(_engine(settings, rows, arguments), settings["sampling"])
+        sampler = Sampler(_engine(settings, rows, arguments), settings["sampling"], settings["model"]["adapter"])
         writer = LineWriter(out / COMPLETIONS)
         size = max(1, COMPLETIONS_PER_BATCH // samples)
         for start in range(0, len(missing), size):

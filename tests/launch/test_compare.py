@@ -128,6 +128,8 @@ def test_arms_that_differ_are_told_apart_and_arms_that_do_not_are_not():
     assert result["arms"]["colocate"]["held_out_accuracy"]["high"] < server["low"]
     with pytest.raises(ValueError, match="same two seeds"):
         compare_learning(apart[:-1])
+    with pytest.raises(ValueError, match="two runs of colocate have seed 0"):
+        compare_learning([*apart, exported("colocate", 0, 0.5, 0.5)])
 
 
 def test_the_permutation_test_says_yes_to_noise_as_often_as_it_should():

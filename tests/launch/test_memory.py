@@ -42,6 +42,29 @@ def test_a_reference_model_is_a_second_set_of_parameters():
     assert with_reference["reference"] == memory.states(recipe_with(), QWEN_7B)["parameters"]
 
 
+LORA = ("lora={r: 32, lora_alpha: 64, target_modules: all-linear}",)
+
+
+def test_lora_leaves_gradients_and_optimizer_to_the_adapters():
+    """Queries and output are 3584 wide at both ends, keys and values 512 at one, the MLP 18944."""
+    adapters = 32 * 28 * (4 * 3584 + 2 * (3584 + 512) + 3 * (3584 + 18944))
+    held = memory.states(recipe_with("accelerate=zero3", *LORA), QWEN_7B)
+    assert held["parameters"] == pytest.approx(2 * (parameters(QWEN_7B) + adapters) / 8)
+    assert held["optimizer"] + held["gradients"] == pytest.approx(14 * adapters / 8)
+    assert "reference" not in memory.states(recipe_with("grpo.beta=0.04", *LORA), QWEN_7B)
+    ddp = memory.states(recipe_with("accelerate=ddp", *LORA), QWEN_7B)  # there peft has adapters in float32
+    assert ddp["parameters"] == 2 * parameters(QWEN_7B) + 4 * adapters
+    assert ddp["optimizer"] + ddp["gradients"] == 12 * adapters
+    assert memory.checkpoint_bytes(recipe_with("accelerate=zero3", *LORA), QWEN_7B) == 14 * adapters
+
+
+def test_lora_computes_no_gradient_of_the_frozen_weights():
+    plain, lora = (roofline.flops(recipe_with(*more), QWEN_7B)["training"] for more in ((), LORA))
+    assert lora == pytest.approx(plain * 3 / 4), (
+        "forward, again for checkpointing, and one backward pass instead of two"
+    )
+
+
 def test_the_cache_of_a_token_is_vllms_own():
     """vLLM 0.25.1 made 493,984 tokens of 26.38 GiB for this shape (results/memory_h200, 7b_colocate_sleep_ddp)."""
     assert memory.kv_bytes_per_token(recipe_with(), QWEN_7B) == pytest.approx(26.38 * GIB / 493_984, rel=1e-3)

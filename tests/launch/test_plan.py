@@ -8,9 +8,10 @@ import time
 import pytest
 
 from launch.check import check
-from launch.memory import GIB
+from launch.memory import GIB, host_bytes
 from launch.plan import FITS, TIGHT, TOO_LARGE, plan, repairs
 from launch.recipe import ROOT, RecipeError, load
+from launch.shapes import KNOWN
 
 BASE = "recipes/qwen7b_colocate.yaml"
 QWEN_32B = {
@@ -37,6 +38,18 @@ def held(result, phase: str) -> float:
 @pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/qwen*.yaml")), ids=lambda path: path.stem)
 def test_what_the_post_ran_fits_on_its_own_cluster(path):
     assert plan(load(path)).verdict == FITS
+
+
+def test_lora_fits_72b_on_a_node_whose_host_is_too_small_for_its_optimizer():
+    lora = load(ROOT / "recipes/qwen72b_lora.yaml")
+    assert plan(lora).verdict == FITS
+    shape = KNOWN["Qwen/Qwen2.5-Math-72B"]
+    assert host_bytes(lora, shape) < 64 * GIB
+    full = load(ROOT / "recipes/qwen72b_lora.yaml", ["lora=null"])
+    assert plan(full).verdict == TOO_LARGE
+    offloaded = load(ROOT / "recipes/qwen72b_lora.yaml", ["lora=null", "accelerate=zero3_offload"])
+    assert plan(offloaded).verdict == FITS
+    assert host_bytes(offloaded, shape) > 1024 * GIB
 
 
 def test_trl_2688_a_share_of_nine_tenths_beside_a_trainer():

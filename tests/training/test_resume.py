@@ -151,7 +151,7 @@ def test_a_run_whose_last_step_is_saved_only_evaluates_what_it_has(attempts):
     assert after[-1]["unix_seconds"] > before[-1]["unix_seconds"], "it was sampled again"
 
 
-@pytest.mark.parametrize("case", ["ZeRO-3, TP 2", "server"])
+@pytest.mark.parametrize("case", ["ZeRO-3, TP 2", "LoRA, ZeRO-3, TP 2", "server"])
 def test_each_kind_of_engine_comes_back(outcomes, tmp_path, case):
     recipe, overrides = CASES[case]
     overrides = [*SHORT, *overrides]
