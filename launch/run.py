@@ -105,6 +105,8 @@ def opened(
     folder = resumed or make_run_folder(recipe, runs, overrides, place)
     with locked(folder) as lock:
         if resumed:
+            # sections from after its start; the hash is the same, so that they decide nothing (launch/recipe.py, recipe_hash)
+            folder.update(recipe=recipe | folder.manifest()["recipe"])
             step = take_up(folder, git_state())
             print(f"resuming {folder.path} from step {step} (--fresh starts anew)", flush=True)
         else:

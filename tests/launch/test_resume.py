@@ -9,7 +9,7 @@ import pytest
 
 from launch.recipe import ROOT, load
 from launch.resume import StillGoing, changes, locked, newest, take_up, unfinished
-from launch.run import make_run_folder
+from launch.run import make_run_folder, opened
 from record import RunFolder, read_lines, write_lines
 from record.checkpoints import WHOLE, checksum, file_names, seal
 
@@ -145,6 +145,18 @@ def test_rows_after_the_checkpoint_are_moved_and_a_second_time_changes_nothing(f
     take_up(folder, git)
     assert read_lines(folder.metrics_path)[0] == kept
     assert read_lines(folder.attempt_path(1) / "metrics.jsonl")[0] == late
+
+
+def test_a_run_from_before_a_section_existed_gets_it_when_it_is_taken_up(folder, tmp_path):
+    old = {name: value for name, value in RECIPE.items() if name not in ("lora", "speedups")} | {
+        "tracking": {"project": "old"}
+    }
+    folder.update(recipe=old)
+    with opened(RECIPE, tmp_path, [], unfinished(RECIPE, tmp_path)) as (taken_up, _):
+        recipe = taken_up.manifest()["recipe"]
+    assert taken_up.path == folder.path
+    assert (recipe["lora"], recipe["speedups"]) == (RECIPE["lora"], RECIPE["speedups"])
+    assert recipe["tracking"] == {"project": "old"}, "what the record says stays"
 
 
 def test_a_launcher_killed_while_it_moves_rows_loses_none(folder):
