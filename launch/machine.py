@@ -97,6 +97,9 @@ def startable(recipe: dict, place: Place | None = None) -> Iterator[Problem]:
             "somebody listens on it already",
             "another one, or null for a free one",
         )
+    if recipe["lora"] and importlib.util.find_spec("peft") is None:
+        mend = "pip install the version of it in environment.yml, or --set lora=null"
+        yield Problem("lora", recipe["lora"], "the package peft is not installed", mend)
     if cluster["gpu"] != CPU:
         here, wanted = visible_gpus(), gpus_of(recipe, number)
         if here < wanted:

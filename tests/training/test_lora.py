@@ -1,5 +1,6 @@
 """LoRA: the weights that the engine samples from are the trainer's, and the trainer's stay as they are."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from peft import get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.generation.vllm_generation import VLLMGeneration
 
+from launch.machine import startable
 from launch.recipe import ROOT, load
 from launch.shapes import LINEARS, adapter_parameters
 from record import read_lines
@@ -90,6 +92,16 @@ def test_one_matrix_is_gathered_at_a_time_with_its_adapters():
 def test_the_planner_counts_the_adapters_that_peft_makes(lora):
     made = sum(parameter.numel() for parameter in adapted(lora, torch.float32).parameters() if parameter.requires_grad)
     assert adapter_parameters(json.loads((ROOT / BASE / "config.json").read_text()), lora) == made
+
+
+def test_without_peft_recipes_with_adapters_are_refused_and_others_start(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "peft" else found(name, *more))
+    (problem,) = startable(load(ROOT / "recipes/tiny_lora.yaml"))
+    assert problem.field == "lora" and "peft is not installed" in problem.rule
+    assert list(startable(load(ROOT / "recipes/tiny_colocate.yaml"))) == []
+    block = "import sys; sys.modules['peft'] = None; import training.lora"
+    subprocess.run([sys.executable, "-c", block], cwd=ROOT, check=True)
 
 
 @pytest.mark.slow
