@@ -21,6 +21,12 @@ BENCHES = {
 }  # fmt: skip
 
 ADAPTER_CONFIG = "adapter_config.json"  # peft's
+# The adapters that vLLM serves as they are (vllm/lora/peft_helper.py, 0.31.0). It refuses others once the engine is there, and
+# takes no notice of the patterns, nor of another type.
+PLAIN_LORA = {
+    "peft_type": "LORA", "bias": "none", "use_dora": False, "modules_to_save": None, "rank_pattern": {}, "alpha_pattern": {},
+}  # fmt: skip
+MAX_RANK = 512
 
 # Of a trained model's run: what analysis groups and pairs runs by.
 MANIFEST = ("recipe_hash", "overrides", "derived", "seed", "git", "hardware", "start", "end", "exit")
@@ -57,6 +63,9 @@ def is_hub_id(path: str) -> bool:
 def subject(model: str, revision: str | None) -> Subject:
     """What MODEL names: a hub id, a folder with weights, a run's folder (its last checkpoint) or one of its checkpoints.
 
+    Args:
+        revision: of the model on the hub; with adapters, of the one that they are for.
+
     Raises:
         BadInput: there is no such folder, or no weights in it.
     """
@@ -64,9 +73,6 @@ def subject(model: str, revision: str | None) -> Subject:
         if model.count("/") > 1:
             raise BadInput(problem("MODEL", model, "no such folder, and not a hub id (org/name)", "correct the path"))
         return Subject(model, revision, None, None)
-    if revision:
-        rule = "only a model on the hub has revisions, and this is a local folder"
-        raise BadInput(problem("--revision", revision, rule, "leave --revision out"))
     folder = Path(model).expanduser()
     if (folder / "manifest.json").is_file():
         folder = _last_checkpoint(folder)
@@ -75,12 +81,18 @@ def subject(model: str, revision: str | None) -> Subject:
         rule = f"must hold *.safetensors and config.json (LoRA: {ADAPTER_CONFIG}), or be a run that saved a checkpoint"
         mend = "correct the path; sharded DeepSpeed states alone become weights with the zero_to_fp32.py beside them"
         raise BadInput(problem("MODEL", model, rule, mend))
+    path, adapted_revision = _adapted(folder) if adapter else (str(folder), None)
+    if revision and not is_hub_id(path):
+        rule = f"only a model on the hub has revisions, and {path} is a local folder"
+        raise BadInput(problem("--revision", revision, rule, "leave --revision out"))
+    revision = revision or adapted_revision
     run = RunFolder(folder.parent)
-    path, revision = _adapted(folder) if adapter else (str(folder), None)
     if not (folder.name.startswith("checkpoint-") and run.manifest_path.is_file()):
         return Subject(path, revision, None, None, adapter)
     manifest = run.manifest()
     recipe = manifest["recipe"]
+    if adapter:
+        revision = revision or recipe["model"]["revision"]  # TRL leaves it out of adapter_config.json
     kept = {key: value for key, value in recipe.items() if key not in ("sources", "tracking", "deepspeed")}
     trained = {
         "run": run.path.resolve().name, "recipe": recipe["name"], "arm": recipe["recipe"]["arm"], "seed": manifest["seed"],
@@ -91,13 +103,30 @@ def subject(model: str, revision: str | None) -> Subject:
 
 
 def _adapted(folder: Path) -> tuple[str, str | None]:
-    """Path and revision of the model that these adapters are for."""
+    """Path and revision of the model that these adapters are for.
+
+    Raises:
+        BadInput: they do not say, or are not of the kind that vLLM serves.
+    """
+    file = folder / ADAPTER_CONFIG
     try:
-        config = read_json(folder / ADAPTER_CONFIG)
-        return config["base_model_name_or_path"], config.get("revision")
-    except (OSError, ValueError, KeyError) as error:
-        rule = f"its {ADAPTER_CONFIG} must name the model that the adapters are for ({type(error).__name__}: {error})"
+        config = dict(read_json(file))
+    except (OSError, ValueError, TypeError) as error:
+        rule = f"its {ADAPTER_CONFIG} must be peft's ({error})"
         raise BadInput(problem("MODEL", str(folder), rule, "put back the one that was saved with them")) from error
+    base, rank = config.get("base_model_name_or_path"), config.get("r")
+    if not base or not isinstance(base, str):
+        rule = "must name the model that the adapters are for"
+        raise BadInput(problem(f"{file}: base_model_name_or_path", base, rule, "write its hub id or its folder there"))
+    merge = "merge the adapters into the weights (peft: merge_and_unload), and give the folder of these"
+    for key, plain in PLAIN_LORA.items():
+        if (config.get(key) or plain) != plain:
+            rule = f"must be {plain!r}: vLLM serves plain LoRA, with one rank, alone"
+            raise BadInput(problem(f"{file}: {key}", config[key], rule, merge))
+    if not isinstance(rank, int) or not 1 <= rank <= MAX_RANK:
+        rule = f"the adapters' rank, must be from 1 to {MAX_RANK}, which vLLM serves"
+        raise BadInput(problem(f"{file}: r", rank, rule, merge))
+    return base, config.get("revision")
 
 
 def _last_checkpoint(run: Path) -> Path:

@@ -40,7 +40,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--k", type=int, nargs="+", help="the k of pass@k, each at most N (default: 1, 2, 4, ... and N)")
     made.add_argument("--recipe", type=Path, help="a recipe or run whose prompts, problems and sampling are taken; "
                       "default: the recipe that MODEL was trained with")  # fmt: skip
-    made.add_argument("--revision", help="of a model on the hub: a commit, so that tomorrow's model is today's")
+    made.add_argument(
+        "--revision",
+        help="of a model on the hub (or of the one that adapters are for): a commit, so that tomorrow's model is today's",
+    )
     made.add_argument(
         "--data", help="local problems in the bench's columns: a folder with SPLIT.jsonl (.json, .parquet)"
     )
@@ -165,6 +168,8 @@ def _check_resumable(out: Path, settings: dict) -> None:
         if was != now:
             both = isinstance(was, dict) and isinstance(now, dict)
             keys = {key: [was.get(key), now[key]] for key in now if was.get(key) != now[key]} if both else [was, now]
+            if not keys:
+                continue  # only that a key which is null now did not exist then
             mend = "resume with the same arguments, or give another --out"
             raise BadInput(problem(section, keys, "what was begun (first) differs from what is asked (second)", mend))
 

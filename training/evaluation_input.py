@@ -173,8 +173,12 @@ def _load_config(model: Subject, trust: bool):
     except Exception as error:  # the hub, the network and damaged files have many errors; each means: no such model
         mend = "correct the name or the revision; without a connection, download it elsewhere and give the folder"
         found = "no such folder, and as a hub id" if is_hub_id(model.path) else "cannot be read"
+        field = "MODEL"
+        if model.adapter:
+            field = f"{model.adapter / ADAPTER_CONFIG}: base_model_name_or_path"
+            mend = f"{mend}; a relative path there is taken from the working folder"
         raise BadInput(
-            problem("MODEL", model.path, f"{found}: {type(error).__name__}: {str(error)[:400]}", mend)
+            problem(field, model.path, f"{found}: {type(error).__name__}: {str(error)[:400]}", mend)
         ) from error
     if not tokenizer.chat_template:
         rule = "its tokenizer has no chat template, and a prompt is made with it"
@@ -214,10 +218,9 @@ def _read_problems(where: dict, prompt: str | None, room: int, tokenizer) -> tup
 
 
 def _adapter(folder: Path) -> dict:
-    """What tells LoRA adapters apart; `r` is their largest rank."""
-    config = read_json(folder / ADAPTER_CONFIG)
-    ranks = [config["r"], *(config.get("rank_pattern") or {}).values()]
-    return {"path": str(folder), "weights_sha256": _weights_sha256(folder), "r": max(ranks)}
+    """What tells LoRA adapters apart, and their rank."""
+    rank = read_json(folder / ADAPTER_CONFIG)["r"]
+    return {"path": str(folder), "weights_sha256": _weights_sha256(folder), "r": rank}
 
 
 def _weights_sha256(folder: Path) -> str:

@@ -53,7 +53,7 @@ class Sampler:
     Args:
         engine: vllm.LLM's arguments.
         sampling: samples, temperature, top_p, top_k, min_p, repetition_penalty, max_completion_tokens, seed.
-        adapter: LoRA adapters, with their `path` and largest rank `r`; None for none.
+        adapter: LoRA adapters, with their `path` and rank `r`; None for none.
     """
 
     def __init__(self, engine: dict, sampling: dict, adapter: dict | None = None):

@@ -132,6 +132,51 @@ def test_a_run_is_evaluated_at_its_last_checkpoint_with_its_own_recipe(run_folde
     assert subject("tiny/checkpoint", None).trained is None
 
 
+def adapters(folder: Path, text: str | None = None, **changed) -> Path:
+    """A folder with LoRA adapters, as far as it is read before an engine starts."""
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+    config = {"base_model_name_or_path": "tiny/checkpoint", "peft_type": "LORA", "r": 9, "revision": None} | changed
+    (folder / "adapter_config.json").write_text(text or json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "changed", "field", "words"),
+    [
+        ('{"r": 9', {}, "MODEL", "not a JSON file"),
+        ("[1]", {}, "MODEL", "must be peft's"),
+        (None, {"base_model_name_or_path": None}, "base_model_name_or_path = None", "must name the model"),
+        (None, {"base_model_name_or_path": "./nowhere"}, "base_model_name_or_path = './nowhere'", "working folder"),
+        (None, {"peft_type": "IA3"}, "peft_type = 'IA3'", "merge_and_unload"),
+        (None, {"use_dora": True}, "use_dora = True", "merge_and_unload"),
+        (None, {"rank_pattern": {"q_proj": 16}}, "rank_pattern = {'q_proj': 16}", "one rank"),
+        (None, {"r": None}, "r = None", "from 1 to 512"),
+        (None, {"r": 513}, "r = 513", "from 1 to 512"),
+    ],
+)
+def test_adapters_that_cannot_be_evaluated_are_refused(text, changed, field, words, tmp_path, capsys):
+    folder = adapters(tmp_path / "adapters", text, **changed)
+    assert main([str(folder), *HELDOUT, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert str(folder) in said
+    assert f"{field} = " in said if field == "MODEL" else f"adapter_config.json: {field}" in said
+    assert words in said
+    assert "rule: " in said and "mend: " in said
+
+
+def test_adapters_are_for_the_revision_that_they_were_trained_on(tmp_path):
+    on_hub = {"base_model_name_or_path": "org/model"}
+    assert subject(str(adapters(tmp_path / "given", **on_hub)), "abc").revision == "abc"
+    assert subject(str(adapters(tmp_path / "said", **on_hub, revision="def")), None).revision == "def"
+    recipe = load(ROOT / RECIPE, ["model.revision=0123abc"])  # peft does not say: TRL does not tell it
+    run = make_run_folder(recipe, tmp_path, []).path
+    adapters(run / "checkpoint-2", **on_hub)
+    assert subject(str(run), None).revision == "0123abc"
+    with pytest.raises(BadInput, match="tiny/checkpoint is a local folder"):
+        subject(str(adapters(tmp_path / "local")), "abc")
+
+
 def test_a_run_without_a_checkpoint_says_how_to_get_one(tmp_path):
     folder = make_run_folder(load(ROOT / RECIPE), tmp_path, []).path
     with pytest.raises(BadInput, match=r"--set grpo\.save_strategy=steps"):
@@ -259,6 +304,7 @@ def test_a_resumed_evaluation_samples_what_is_missing_and_what_an_uninterrupted_
     # torn in the middle of a line, in the middle of a problem
     (cut / "completions.jsonl").write_text("".join(whole[:50]) + whole[50][:40])
     result = read_json(evaluation[0] / "evaluation.json")
+    del result["model"]["adapter"]  # as in evaluations from before there was the key
     (cut / "evaluation.json").write_text(json.dumps(result | {"status": "failed", "figures": None}))
     assert main([str(run_folder), *ASKED, "--out", str(cut), "--resume", "--temperature", "0.5"]) == 2
     assert "error: sampling = {'temperature': [1.0, 0.5]}" in capsys.readouterr().err
