@@ -89,10 +89,12 @@ def _arm(result: dict) -> str | None:
 
 def _model(result: dict) -> str:
     model = result["model"]
+    adapter = model.get("adapter")  # older evaluations have none
     if model["trained"]:
-        return f"{model['trained']['recipe']}, seed {model['trained']['seed']}"
+        return f"{model['trained']['recipe']}, seed {model['trained']['seed']}" + (", LoRA" if adapter else "")
     commit = model["revision"] or model["commit"]
-    return model["path"] + (f"@{commit[:7]}" if commit else "") + (" (base)" if model["base_of"] else "")
+    which = " (base)" if model["base_of"] else f" with adapters {adapter['path']}" if adapter else ""
+    return model["path"] + (f"@{commit[:7]}" if commit else "") + which
 
 
 def _estimate(figures: dict, k: int) -> str:

@@ -105,8 +105,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def default_folder(settings: dict) -> Path:
-    trained = settings["model"]["trained"]
-    path = settings["model"]["path"]
+    trained, adapter = settings["model"]["trained"], settings["model"]["adapter"]
+    path = adapter["path"] if adapter else settings["model"]["path"]
     model = f"{trained['recipe']}-{trained['run']}-{trained['steps']}" if trained else path
     name = re.sub(r"[^\w.-]+", "-", model).strip("-.")
     sampling = settings["sampling"]

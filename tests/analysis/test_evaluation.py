@@ -76,6 +76,17 @@ def test_models_that_were_asked_the_same_are_in_one_table(tmp_path):
     assert [re.search(r"(\w+)/evaluation.json: left out", warning)[1] for warning in warnings] == ["newer", "torn"]
 
 
+def test_adapters_are_told_from_the_model_that_they_are_for(tmp_path):
+    model = {"path": "org/model", "revision": None, "commit": None, "trained": None, "base_of": None}
+    adapter = {"path": "some/adapters", "weights_sha256": "a", "r": 8}
+    made_up(tmp_path, "a", model=model)
+    made_up(tmp_path, "b", model=model | {"adapter": adapter})
+    made_up(tmp_path, "c", model=model | {"adapter": adapter, "trained": trained_by("server", 3) | {"recipe": "some"}})
+    table = markdown_table(load_evaluations(tmp_path)[0])
+    names = [line.strip("| ").split(" | ")[0] for line in table.splitlines() if line.startswith("|")][2:]
+    assert names == ["org/model", "org/model with adapters some/adapters", "some, seed 3, LoRA"]
+
+
 def test_no_evaluations_is_an_error_that_says_where(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"{re.escape(str(tmp_path))}: no evaluations"):
         load_evaluations(tmp_path)

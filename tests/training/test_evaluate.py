@@ -19,7 +19,7 @@ from rewards.grading import grade_batch
 from tests.real_runs import wait_until
 from training.benches import BENCHES, BadInput, problems_of, read_recipe, subject
 from training.estimates import pass_at_k
-from training.evaluate import main
+from training.evaluate import default_folder, main
 from training.sampler import problem_seed
 
 RECIPE = "recipes/tiny_colocate.yaml"
@@ -163,6 +163,14 @@ def test_adapters_that_cannot_be_evaluated_are_refused(text, changed, field, wor
     assert f"{field} = " in said if field == "MODEL" else f"adapter_config.json: {field}" in said
     assert words in said
     assert "rule: " in said and "mend: " in said
+
+
+def test_adapters_have_a_folder_of_their_own():
+    settings = {"bench": "math500", "sampling": {"samples": 1, "seed": 0}}
+    model = {"path": "org/model", "trained": None, "adapter": None}
+    assert default_folder(settings | {"model": model}).name == "org-model_math500_n1_s0"
+    with_adapters = model | {"adapter": {"path": "some/adapters"}}
+    assert default_folder(settings | {"model": with_adapters}).name == "some-adapters_math500_n1_s0"
 
 
 def test_adapters_are_for_the_revision_that_they_were_trained_on(tmp_path):
