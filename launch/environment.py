@@ -7,6 +7,7 @@
 import importlib.metadata
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -83,6 +84,11 @@ def _deepspeed(key: str | None) -> Callable[[Run], str | None]:
     return value
 
 
+def _extensions(run: Run) -> str | None:
+    own = sys.prefix != sys.base_prefix and os.access(sys.prefix, os.W_OK)
+    return str(Path(sys.prefix) / "torch_extensions") if run.deepspeed and own else None
+
+
 def _flashinfer(run: Run) -> str | None:
     return "0" if not run.on_cpu and importlib.util.find_spec("flashinfer") is None else None
 
@@ -136,6 +142,10 @@ TABLE = (
              "with DeepSpeed", "the same file", "accelerate 1.0"),
     Variable("ACCELERATE_DEEPSPEED_ZERO3_INIT", _deepspeed("zero3_init_flag"), "zero3_init_flag", "with DeepSpeed",
              "the same file", "accelerate 1.0"),
+    Variable("TORCH_EXTENSIONS_DIR", _extensions, "torch_extensions in the virtual environment",
+             "with DeepSpeed, in a virtual environment of one's own",
+             "it compiles against the environment's headers, for a minute; in the folder that all environments of a home share "
+             "(~/.cache/torch_extensions) each would compile anew after another one", "torch 1.0"),
     Variable("WANDB_PROJECT", lambda run: run.recipe["tracking"]["project"], "tracking.project", "always",
              "tracking.project", "wandb 0.12"),
     Variable("WANDB_MODE", lambda run: None if os.environ.get("WANDB_API_KEY") else "offline", "offline",

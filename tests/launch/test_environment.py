@@ -1,6 +1,7 @@
 """The table of environment variables: what a run gets, what the page says, and what of a person's own is refused."""
 
 import importlib.metadata
+import sys
 
 import pytest
 
@@ -47,6 +48,17 @@ def test_on_several_nodes_gloo_nccl_and_vllm_take_the_way_to_the_master():
     assert found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
     assert "CUDA_VISIBLE_DEVICES" not in found
     assert "NCCL_SOCKET_IFNAME" not in values(load(TINY), PLACE)
+
+
+def test_what_deepspeed_compiles_stays_in_the_environment_that_it_was_compiled_for(monkeypatch, tmp_path):
+    sharded, plain = load(ROOT / "recipes" / "tiny_zero3_tp2.yaml"), load(TINY)
+    for prefix in (tmp_path / "a", tmp_path / "b"):
+        prefix.mkdir()
+        monkeypatch.setattr(sys, "prefix", str(prefix))
+        assert values(sharded)["TORCH_EXTENSIONS_DIR"] == str(prefix / "torch_extensions")
+        assert "TORCH_EXTENSIONS_DIR" not in values(plain)
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    assert "TORCH_EXTENSIONS_DIR" not in values(sharded), "torch's own folder where the system's Python is used"
 
 
 def test_a_persons_own_value_wins(monkeypatch):
