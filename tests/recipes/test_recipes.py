@@ -107,18 +107,35 @@ def test_a_shrunk_recipe_keeps_its_architecture(path):
     assert any("sleep" in line for line in lost) == bool(recipe["grpo"].get("vllm_enable_sleep_mode"))
 
 
+@pytest.fixture(scope="module")
+def two_steps(tmp_path_factory):
+    """A shrunk recipe's run of two steps: its process and its folder. Recipes that shrink to the same share one run."""
+    done = {}
+
+    def run(path):
+        small, _ = shrink(read_yaml(path), path.name)
+        labels = {"sources": None, "tracking": None, "recipe": small["recipe"]["arm"]}
+        key = json.dumps(small | labels, sort_keys=True)
+        if key not in done:
+            runs = tmp_path_factory.mktemp("runs")
+            command = [sys.executable, "-m", "launch", "run", f"recipes/{path.name}", "--shrink"]
+            command += ["--set", "grpo.max_steps=2", "--runs", str(runs)]
+            process = subprocess.run(
+                command, cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, check=False,
+                timeout=600,
+            )  # fmt: skip
+            done[key] = process, runs
+        return done[key]
+
+    return run
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", OF_THE_PAPER, ids=ids)
-def test_a_shrunk_recipe_runs_two_steps(path, tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "launch", "run", f"recipes/{path.name}", "--shrink", "--set", "grpo.max_steps=2",
-            "--runs", str(tmp_path),
-        ],
-        cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
+def test_a_shrunk_recipe_runs_two_steps(path, two_steps):
+    done, runs = two_steps(path)
     assert done.returncode == 0, done.stderr[-3000:]
-    (manifest_path,) = tmp_path.glob("*/*/manifest.json")
+    (manifest_path,) = runs.glob("*/*/manifest.json")
     manifest = json.loads(manifest_path.read_text())
     assert manifest["exit"]["status"] == "finished"
     assert manifest["overrides"] == ["--shrink", "grpo.max_steps=2"]
