@@ -403,7 +403,9 @@ def _explain_all(error: ValidationError) -> list[Problem]:
         problem = _explain(item)
         if problem.field not in problems or item["type"] in ("missing", "extra_forbidden"):
             problems[problem.field] = problem
-    return list(problems.values())
+    # where one alternative takes the value and minds a part of it, the others' refusal of the whole says nothing
+    inner = {field.rpartition(".")[0] for field in problems}
+    return [problem for field, problem in problems.items() if field not in inner]
 
 
 def _section(location: list) -> type[BaseModel] | None:

@@ -119,6 +119,11 @@ def test_what_is_wrong_explains_itself(recipe, overrides, field, says):
     assert says in found[field], found[field]
 
 
+def test_a_wrong_part_of_one_alternative_is_one_error():
+    found = errors("qwen72b_lora.yaml", "lora.target_modules=[q_proj, lm_head]")
+    assert found.keys() == {"lora.target_modules.1"}
+
+
 def test_all_errors_come_at_once():
     found = errors(
         "qwen1.5b_colocate.yaml", "grpo.seed=-1", "grpo.loss_type=ppo", "data.config=x", "rewards.accuracy=-2"
