@@ -82,12 +82,12 @@ def batches(recipe: dict) -> Iterator[Problem]:
     yield from _evaluation(recipe, derived)
     every = derived["steps_per_generation"] * grpo["num_iterations"]
     if accumulation % every and every % accumulation:
-        follows = f"generation_batch_size {batch} / (per_device_train_batch_size {per_device} x {ranks} ranks)"
+        follows = f" (generation_batch_size {batch} / (per_device_train_batch_size {per_device} x {ranks} ranks))"
         yield Problem(
             "grpo.gradient_accumulation_steps",
             accumulation,
-            f"and steps_per_generation{f' ({follows})' if grpo.get('generation_batch_size') else ''} x num_iterations = "
-            f"{every}: one must divide the other",
+            f"and steps_per_generation{follows if grpo.get('generation_batch_size') else ''} x num_iterations = {every}: "
+            "one must divide the other",
             f"use {every}; otherwise an optimizer step mixes completions of two policies",
         )
     elif derived["steps_per_generation"] != accumulation:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from launch.check_values import VLLM_ARMS
 from launch.clusters import CPU
 from launch.derived import derive
+from launch.memory import zero
 from launch.problems import Problem
 from launch.recipe import topology
 
@@ -87,8 +88,7 @@ def adapters(recipe: dict) -> Iterator[Problem]:
     grpo = recipe["grpo"]
     if not recipe["lora"]:
         return
-    stage = (recipe["deepspeed"] or {}).get("zero_optimization", {}).get("stage")
-    if stage == 3 and grpo["gradient_checkpointing"]:
+    if zero(recipe)[0] == 3 and grpo["gradient_checkpointing"]:
         kwargs = grpo.get("gradient_checkpointing_kwargs") or {}
         if kwargs.get("use_reentrant") is not True:
             yield Problem(
@@ -201,7 +201,7 @@ def loss(recipe: dict) -> Iterator[Problem]:
 
 def device(recipe: dict) -> Iterator[Problem]:
     grpo, model, on_cpu = recipe["grpo"], recipe["model"], recipe["cluster"]["gpu"] == CPU
-    accelerate, zero = recipe["accelerate"], recipe["deepspeed"]
+    accelerate, deepspeed = recipe["accelerate"], recipe["deepspeed"]
     kind = topology(accelerate)["distributed_type"]
     if kind == "MULTI_CPU" and not on_cpu:
         yield Problem(
@@ -230,21 +230,21 @@ def device(recipe: dict) -> Iterator[Problem]:
             "transformers would size the cache by the host's whole memory, once for each rank",
             "such as {block_size: 16, num_blocks: 1024, max_batch_tokens: 2048}",
         )
-    if on_cpu and zero and grpo["bf16"]:
+    if on_cpu and deepspeed and grpo["bf16"]:
         yield Problem(
             "grpo.bf16",
             True,
             f"transformers takes it under DeepSpeed (accelerate: {accelerate}) on GPUs alone",
             "set it to false",
         )
-    if zero and model["dtype"] == "bfloat16" and not grpo["bf16"]:
+    if deepspeed and model["dtype"] == "bfloat16" and not grpo["bf16"]:
         yield Problem(
             "model.dtype",
             "bfloat16",
             f"DeepSpeed (accelerate: {accelerate}) takes bfloat16 weights with grpo.bf16 alone",
             "set grpo.bf16: true",
         )
-    if zero and "offload_optimizer" in zero["zero_optimization"] and not grpo["optim"].startswith("adamw"):
+    if deepspeed and "offload_optimizer" in deepspeed["zero_optimization"] and not grpo["optim"].startswith("adamw"):
         yield Problem("grpo.optim", grpo["optim"], f"{accelerate} has Adam on the CPU and no other", "use adamw_torch")
     if model["attn_implementation"] == "flash_attention_2":
         if on_cpu:

@@ -170,7 +170,7 @@ def sources(recipe: dict) -> Iterator[Problem]:
                 f"sources.{key}", text, "labels a value that the recipe does not have", "correct the key, or drop it"
             )
     for section in SOURCED:
-        for key in _leaves(section, recipe[section]) if recipe[section] else ():
+        for key in leaves(section, recipe[section]) if recipe[section] else ():
             parts = key.split(".")
             if not any(".".join(parts[:depth]) in labels for depth in range(1, len(parts) + 1)):
                 yield Problem(f"sources.{key}", None, f"{key} has no source", f"label {key} or all of {section}")
@@ -183,10 +183,11 @@ def label_of(recipe: dict, key: str) -> str:
     return next((recipe["sources"][prefix] for prefix in covering if prefix in recipe["sources"]), "")
 
 
-def _leaves(prefix: str, value) -> Iterator[str]:
+def leaves(prefix: str, value) -> Iterator[str]:
+    """The dotted keys of the values in a section."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
-            yield from _leaves(f"{prefix}.{key}", item)
+            yield from leaves(f"{prefix}.{key}", item)
     else:
         yield prefix
 

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from launch.derived import derive
-from launch.shapes import parameters, trained_parameters
+from launch.shapes import adapter_parameters, parameters
 
 GIB = 2**30
 # launch/fitted.json, by ZeRO stage where it says so:
@@ -40,8 +40,9 @@ def trained(recipe: dict, shape: dict) -> tuple[int, int]:
     """How many parameters have gradients and an optimizer, and the bytes of one. With the section `lora` its adapters alone:
     peft makes them in float32 (autocast_adapter_dtype), and DeepSpeed has the whole model in one type
     (runtime/engine.py, _configure_distributed_model)."""
-    small = recipe["model"]["dtype"] == "bfloat16" and (zero(recipe)[0] > 0 or not recipe.get("lora"))
-    return trained_parameters(shape, recipe.get("lora")), 2 if small else 4
+    lora = recipe.get("lora")
+    small = recipe["model"]["dtype"] == "bfloat16" and (zero(recipe)[0] > 0 or not lora)
+    return adapter_parameters(shape, lora) if lora else parameters(shape), 2 if small else 4
 
 
 def kv_bytes_per_token(recipe: dict, shape: dict) -> int:

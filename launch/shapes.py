@@ -86,11 +86,6 @@ def adapter_parameters(shape: dict, lora: dict) -> int:
     return shape["num_hidden_layers"] * lora["r"] * sum(ends[name] for name in chosen)
 
 
-def trained_parameters(shape: dict, lora: dict | None) -> int:
-    """How many parameters have a gradient: all, or those of the adapters."""
-    return adapter_parameters(shape, lora) if lora else parameters(shape)
-
-
 def _read(path: Path) -> dict:
     try:
         shape = json.loads(path.read_text(encoding="utf-8"))

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from launch.check_values import LABELS, SOURCED, label_of
+from launch.check_values import LABELS, label_of, leaves
 from launch.derived import derive
 from launch.memory import GIB
 from launch.plan import Plan, elsewhere, plan
-from launch.recipe import ROOT, load, read_yaml
+from launch.recipe import ROOT, SOURCED, load, read_yaml
 from launch.sweep import points, read_sweep
 
 README = ROOT / "recipes" / "README.md"
@@ -99,17 +99,9 @@ def labels(recipe: dict) -> dict[str, int]:
     stated = read_yaml(ROOT / "recipes" / f"{recipe['name']}.yaml")
     counts = dict.fromkeys(LABELS, 0)
     for section in SOURCED:
-        for key in _stated(section, stated[section]) if section in stated else ():
+        for key in leaves(section, stated[section]) if section in stated else ():
             counts[label_of(recipe, key).partition(":")[0]] += 1
     return counts
-
-
-def _stated(prefix: str, value):
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _stated(f"{prefix}.{key}", item)
-    else:
-        yield prefix
 
 
 def hardware(recipe: dict) -> str:

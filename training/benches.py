@@ -46,14 +46,15 @@ class Subject:
     """A model to evaluate.
 
     `path` is a hub id or a folder with weights; `trained` says which run made them (None where no run of this project did), and
-    `recipe` is that run's, resolved. `adapter` is a folder with LoRA adapters on these weights, None for none.
+    `recipe` is that run's, resolved. `adapter` is the folder (`path`) and the rank (`r`) of LoRA adapters on these weights, if
+    there are any.
     """
 
     path: str
     revision: str | None
     recipe: dict | None
     trained: dict | None
-    adapter: Path | None = None
+    adapter: dict | None = None
 
 
 def is_hub_id(path: str) -> bool:
@@ -76,22 +77,22 @@ def subject(model: str, revision: str | None) -> Subject:
     folder = Path(model).expanduser()
     if (folder / "manifest.json").is_file():
         folder = _last_checkpoint(folder)
-    adapter = folder if (folder / ADAPTER_CONFIG).is_file() else None
-    if not (adapter or (folder / "config.json").is_file()) or not any(folder.glob("*.safetensors")):
+    adapted = (folder / ADAPTER_CONFIG).is_file()
+    if not (adapted or (folder / "config.json").is_file()) or not any(folder.glob("*.safetensors")):
         rule = f"must hold *.safetensors and config.json (LoRA: {ADAPTER_CONFIG}), or be a run that saved a checkpoint"
         mend = "correct the path; sharded DeepSpeed states alone become weights with the zero_to_fp32.py beside them"
         raise BadInput(problem("MODEL", model, rule, mend))
-    path, adapted_revision = _adapted(folder) if adapter else (str(folder), None)
+    path, own_revision, adapter = _adapted(folder) if adapted else (str(folder), None, None)
     if revision and not is_hub_id(path):
         rule = f"only a model on the hub has revisions, and {path} is a local folder"
         raise BadInput(problem("--revision", revision, rule, "leave --revision out"))
-    revision = revision or adapted_revision
+    revision = revision or own_revision
     run = RunFolder(folder.parent)
     if not (folder.name.startswith("checkpoint-") and run.manifest_path.is_file()):
         return Subject(path, revision, None, None, adapter)
     manifest = run.manifest()
     recipe = manifest["recipe"]
-    if adapter:
+    if adapted:
         revision = revision or recipe["model"]["revision"]  # TRL leaves it out of adapter_config.json
     kept = {key: value for key, value in recipe.items() if key not in ("sources", "tracking", "deepspeed")}
     trained = {
@@ -102,8 +103,8 @@ def subject(model: str, revision: str | None) -> Subject:
     return Subject(path, revision, recipe, trained, adapter)
 
 
-def _adapted(folder: Path) -> tuple[str, str | None]:
-    """Path and revision of the model that these adapters are for.
+def _adapted(folder: Path) -> tuple[str, str | None, dict]:
+    """Path and revision of the model that these adapters are for, and what a Subject says of them.
 
     Raises:
         BadInput: they do not say, or are not of the kind that vLLM serves.
@@ -126,7 +127,7 @@ def _adapted(folder: Path) -> tuple[str, str | None]:
     if not isinstance(rank, int) or not 1 <= rank <= MAX_RANK:
         rule = f"the adapters' rank, must be from 1 to {MAX_RANK}, which vLLM serves"
         raise BadInput(problem(f"{file}: r", rank, rule, merge))
-    return base, config.get("revision")
+    return base, config.get("revision"), {"path": str(folder), "r": rank}
 
 
 def _last_checkpoint(run: Path) -> Path:

@@ -9,7 +9,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from record import read_json
 from training.benches import (
     ADAPTER_CONFIG,
     BadInput,
@@ -96,7 +95,8 @@ def prepare(arguments) -> tuple[dict, list[dict]]:
             "dtype": dtype,
             "trust_remote_code": trust,
             "trained": model.trained,
-            "adapter": model.adapter and _adapter(model.adapter),
+            "adapter": model.adapter
+            and model.adapter | {"weights_sha256": _weights_sha256(Path(model.adapter["path"]))},
             "base_of": recipe["name"]
             if recipe and not model.trained and not model.adapter and _same(recipe["model"]["path"], model.path)
             else None,
@@ -175,7 +175,7 @@ def _load_config(model: Subject, trust: bool):
         found = "no such folder, and as a hub id" if is_hub_id(model.path) else "cannot be read"
         field = "MODEL"
         if model.adapter:
-            field = f"{model.adapter / ADAPTER_CONFIG}: base_model_name_or_path"
+            field = f"{model.adapter['path']}/{ADAPTER_CONFIG}: base_model_name_or_path"
             mend = f"{mend}; a relative path there is taken from the working folder"
         raise BadInput(
             problem(field, model.path, f"{found}: {type(error).__name__}: {str(error)[:400]}", mend)
@@ -215,12 +215,6 @@ def _read_problems(where: dict, prompt: str | None, room: int, tokenizer) -> tup
     return [
         row | {"ids": tokenizer.apply_chat_template(row["prompt"], **for_template)["input_ids"]} for row in rows
     ], report
-
-
-def _adapter(folder: Path) -> dict:
-    """What tells LoRA adapters apart, and their rank."""
-    rank = read_json(folder / ADAPTER_CONFIG)["r"]
-    return {"path": str(folder), "weights_sha256": _weights_sha256(folder), "r": rank}
 
 
 def _weights_sha256(folder: Path) -> str:
